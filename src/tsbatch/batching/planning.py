@@ -1,0 +1,87 @@
+"""Which features share a forward pass.
+
+Padding makes a micro-batch cost its longest feature times its size. Sorted by length, the best cut into
+micro-batches is a shortest path, found by dynamic programming over the sorted lengths (TurboTransformers,
+Fang et al., PPoPP 2021, algorithm 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class PassCost:
+    """What a forward pass costs: ``fixed + n * longest`` in padded length units."""
+
+    fixed: float = 16.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What one micro-batch may hold at most: features, and padded length units (None: no bound)."""
+
+    features: int
+    cost: int | None = None
+
+
+def plan(
+    lengths: Sequence[int] | None, count: int, *, bounds: Bounds, bucketed: bool, cost: PassCost
+) -> list[list[int]]:
+    """The micro-batches, as places among the features.
+
+    Args:
+        lengths: one length a feature, or None where the task has none: then the cost of a feature is 1.
+        count: number of features.
+        bounds: limits of one micro-batch; a feature that is over them alone still gets a pass of its own.
+        bucketed: cut where that makes the sum of costs least; otherwise only where the bounds force it.
+        cost: the cost model.
+    """
+    if count == 0:
+        return []
+    if lengths is None:
+        size = min(bounds.features, bounds.cost or bounds.features)
+        return [list(range(start, min(start + size, count))) for start in range(0, count, size)]
+    order = sorted(range(count), key=lengths.__getitem__, reverse=True)
+    ordered = [max(1, lengths[place]) for place in order]
+    cuts = _cheapest_cuts(ordered, bounds, cost) if bucketed else _forced_cuts(ordered, bounds)
+    return [order[start:stop] for start, stop in pairwise(cuts)]
+
+
+def _fits(longest: int, size: int, bounds: Bounds) -> bool:
+    return size == 1 or (size <= bounds.features and (bounds.cost is None or longest * size <= bounds.cost))
+
+
+def _forced_cuts(ordered: Sequence[int], bounds: Bounds) -> list[int]:
+    cuts = [0]
+    for stop in range(1, len(ordered) + 1):
+        if not _fits(ordered[cuts[-1]], stop - cuts[-1], bounds):
+            cuts.append(stop - 1)
+    return [*cuts, len(ordered)]
+
+
+def _cheapest_cuts(ordered: Sequence[int], bounds: Bounds, cost: PassCost) -> list[int]:
+    # best[i]: least cost of the first i features. The longest of features start..stop is the one at start,
+    # since they are sorted from long to short.
+    count = len(ordered)
+    longest = np.asarray(ordered, dtype=np.float64)
+    best = np.zeros(count + 1)
+    origin = np.zeros(count + 1, dtype=np.int64)
+    for stop in range(1, count + 1):
+        first = max(0, stop - bounds.features)
+        sizes = stop - np.arange(first, stop)
+        padded = longest[first:stop] * sizes
+        total = best[first:stop] + cost.fixed + padded
+        if bounds.cost is not None:
+            total = np.where((padded <= bounds.cost) | (sizes == 1), total, np.inf)
+        choice = int(np.argmin(total))
+        best[stop] = total[choice]
+        origin[stop] = first + choice
+    cuts = [count]
+    while cuts[-1]:
+        cuts.append(int(origin[cuts[-1]]))
+    return cuts[::-1]

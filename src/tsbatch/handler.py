@@ -1,0 +1,344 @@
+"""BatchHandler: the class to subclass, and its stages in the order they run.
+
+::
+
+    initialize ─ load_model ─ load_tokenizer ─ prepare ─ warm-up          once for each worker
+    decode_request → preprocess → lengths → collate → inference → postprocess → encode_response     each batch
+    (one request)    (all items)  (numbers)  (one micro-batch)     (all items)   (one request)
+
+The loop that calls the stages is ``loop.process``; nothing in this file knows TorchServe but the two thin
+entry points ``initialize`` and ``handle``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import BaseModel
+
+from tsbatch import torchserve
+from tsbatch._version import __version__
+from tsbatch.answer import ModelIdentity, encode_answer
+from tsbatch.auxiliary import load_auxiliary
+from tsbatch.batching.collating import collate
+from tsbatch.batching.memory import MemoryCap
+from tsbatch.batching.planning import PassCost
+from tsbatch.closing import close_on_hang_up, close_when_told
+from tsbatch.context import ModelContext
+from tsbatch.errors import LoadError, NotSupported
+from tsbatch.loop import process
+from tsbatch.models.loading import load_any, load_weights, lock
+from tsbatch.payload import read_payload
+from tsbatch.request import Item, Request
+from tsbatch.resources import apply_threads, pick_device, threads_for, usable_cores
+from tsbatch.response import ListSink, Reply
+from tsbatch.settings import Settings, load_settings, parse_parameters, parse_section
+from tsbatch.telemetry import BatchRecord
+from tsbatch.warmup import warm_up
+
+STAGE_ARGUMENTS = {"preprocess": ("items",), "inference": ("tensors",), "postprocess": ("outputs", "items")}
+"""How the stages that TorchServe's BaseHandler has too are called here; its postprocess takes one argument less."""
+
+
+class BatchHandler(torchserve.BaseHandler):
+    """A TorchServe handler that is right and fast under dynamic batching.
+
+    Override as little as you need: usually :meth:`preprocess` and :meth:`postprocess`, and :meth:`load_model`
+    when the default cannot guess. Every stage gets the whole batch, one bad request hurts only itself, and
+    each answer says where its time went.
+
+    Example::
+
+        class Digits(BatchHandler):
+            def preprocess(self, items):
+                return torch.tensor([item.value for item in items])
+
+            def postprocess(self, outputs, items):
+                return outputs.argmax(dim=1).tolist()
+
+    Attributes:
+        model, tokenizer, aux, device, settings, options: filled in by ``initialize``, in that state for good.
+            ``options`` is the section ``handler:`` of model-config.yaml, as ``settings_class`` if that is set.
+    """
+
+    wants: ClassVar[Literal["text", "bytes", "json"]] = "json"
+    """What an item's value must be: ``text`` (str), ``bytes`` (a file), or ``json`` (anything)."""
+    item_ndim: ClassVar[int | None] = None
+    """How deeply one item is nested in JSON: 0 for a string or number, 1 for a vector. None: a list is several items."""
+    deterministic: ClassVar[bool] = False
+    """The answer depends on value and parameters alone, so that identical items may be computed once."""
+    parameters_class: ClassVar[type[BaseModel] | None] = None
+    """A pydantic class for the parameters of a request; an unknown or wrong one is then a 422, and ``item.parameters``
+    an instance. None leaves them a mapping, unchecked."""
+    settings_class: ClassVar[type[BaseModel] | None] = None
+    """A pydantic class for the section ``handler:``; None leaves it a plain mapping."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.settings = Settings()
+        self.options: Any = MappingProxyType({})
+        self.aux: Mapping[str, Any] = MappingProxyType({})
+        self.tokenizer: Any = None
+        self.model_dir = Path()
+        self.batch_size = 1
+        self.identity = ModelIdentity("model", "1.0")
+        self.memory = MemoryCap()
+        self.pass_cost = PassCost()
+        self._resources = ExitStack()
+        self.free_since: float | None = None
+        self._watching = False
+
+    # ---- once for each worker ---------------------------------------------------------------------------------
+
+    def initialize(self, context: Any) -> None:
+        """Load, from TorchServe's context.
+
+        Raises:
+            LoadError: one line with the file, the cause and the remedy.
+        """
+        self.context = context
+        self.manifest = context.manifest
+        self.load(torchserve.model_context(context))
+
+    def load(self, context: ModelContext) -> None:
+        """Load without TorchServe: settings, device, threads, auxiliary files, model, tokenizer, warm-up.
+
+        Raises:
+            LoadError: one line with the file, the cause and the remedy.
+        """
+        self.settings = load_settings(context.config)
+        self._check_contract()
+        self.options = self._options(context.config.get("handler"))
+        self.model_dir, self.batch_size = context.model_dir, context.batch_size
+        self.identity = ModelIdentity(context.model_name, context.model_version)
+        self.device = pick_device(self.settings.device, context.gpu_id)
+        apply_threads(threads_for(self.settings.threads, context.config, usable_cores()))
+        self._model_section = context.manifest
+        self.aux = load_auxiliary(self.settings.aux, context.model_dir)
+        self.model = self._step("load_model", self.load_model)
+        self.tokenizer = self._step("load_tokenizer", self.load_tokenizer)
+        lock(self.model)
+        self._step("prepare", self.prepare)
+        close_when_told(self.close)
+        self.initialized = True
+        if self.settings.warmup:
+            self._step("warm-up", lambda: warm_up(self))
+
+    def load_model(self) -> Any:
+        """The model, on ``self.device``.
+
+        The default finds what was packed: safetensors or a state dict with the module class of ``modelFile``,
+        TorchScript, or an exported program. Override for anything else; :meth:`load_weights` helps.
+        """
+        return load_any(self.model_dir, self._model_section, self.device)
+
+    def load_weights(self, module: torch.nn.Module, file: str) -> torch.nn.Module:
+        """``module`` with the weights of ``file`` (.safetensors, or a state dict in .pt or .pth), memory-mapped."""
+        return load_weights(module, self.model_dir / file, self.device)
+
+    def load_tokenizer(self) -> Any:
+        """The tokenizer, or None. Called once, after :meth:`load_model`."""
+        return None
+
+    def prepare(self) -> None:
+        """Derive constants from model, tokenizer and ``self.aux``, once."""
+
+    def examples(self) -> Sequence[Any]:
+        """Item values for the warm-up, of the shapes that clients send. None means no warm-up."""
+        return ()
+
+    def on_close(self, callback: Callable[[], Any]) -> None:
+        """Call ``callback`` when the worker ends, if it is told to end before it is killed (docs/closing.md)."""
+        self._resources.callback(callback)
+
+    def close(self) -> None:
+        """Run what was registered with :meth:`on_close`, last first. Calling it again does nothing."""
+        self._resources.close()
+
+    def watch(self, connection: Any) -> None:
+        """Close when ``connection`` to the server is gone; called with each batch, acts on the first."""
+        if not self._watching:
+            self._watching = True
+            close_on_hang_up(connection, self.close)
+
+    # ---- each batch -------------------------------------------------------------------------------------------
+
+    def handle(self, data: Any, context: Any) -> list[bytes]:
+        """TorchServe's entry point: one ready answer for each request, in order. Never raises."""
+        return torchserve.serve_batch(self, data, context)
+
+    def answer(self, requests: Sequence[Request]) -> list[Reply]:
+        """The same loop without TorchServe: one reply for each request, in order."""
+        for place, request in enumerate(requests):
+            request.index = place
+        sink = ListSink(len(requests))
+        self.run_batch(requests, sink)
+        return sink.replies
+
+    def run_batch(self, requests: Sequence[Request], sink: Any) -> BatchRecord:
+        """Answer ``requests`` into ``sink`` and return what the batch cost."""
+        record = BatchRecord.begin(requests, self.batch_size, self.free_since)
+        process(self, requests, sink, record)
+        self.free_since = record.ended
+        return record
+
+    def decode_request(self, request: Request) -> list[Item]:
+        """The items of one request.
+
+        Raises:
+            RequestError: what cannot be read; only this request gets the 4xx.
+        """
+        payload = read_payload(
+            request, item_ndim=self.item_ndim, wants=self.wants, max_items=self.settings.limits.items
+        )
+        request.protocol, request.single = payload.protocol, payload.single
+        request.parameters, request.client_id = payload.parameters, payload.client_id
+        items = []
+        for place, value in enumerate(payload.values):
+            own = payload.item_parameters[place] if payload.item_parameters else None
+            parameters = {**payload.parameters, **own} if own else payload.parameters
+            items.append(Item(self.decode_item(value), self._parameters(parameters), request, place))
+        return items
+
+    def decode_item(self, value: Any) -> Any:
+        """One item's value, checked and converted. Raise a RequestError for what the task cannot take."""
+        return value
+
+    def preprocess(self, items: Sequence[Item]) -> Any:
+        """All items of the batch to features.
+
+        Returns:
+            One feature an item, in order: a list, or tensors with one row an item. A list in an item's place
+            is several features of that item.
+        """
+        return torch.as_tensor([item.value for item in items])
+
+    def lengths(self, features: Sequence[Any]) -> Sequence[int] | None:
+        """Length of each feature, for planning; None when all cost the same."""
+        return None
+
+    def collate(self, features: Sequence[Any]) -> Any:
+        """One micro-batch of features to tensors; the only place that pads.
+
+        The default stacks features of one shape, key by key where they are mappings.
+        """
+        return collate(features)
+
+    def inference(self, tensors: Any) -> Any:
+        """One micro-batch through the model.
+
+        Returns:
+            A list with one output a feature, or tensors with one row a feature (also in a mapping or tuple).
+        """
+        moved = _to_device(tensors, self.device)
+        if isinstance(moved, Mapping):
+            return self.model(**moved)
+        return self.model(*moved) if isinstance(moved, tuple) else self.model(moved)
+
+    def postprocess(self, outputs: Any, items: Sequence[Item]) -> Any:
+        """All outputs of the items to results.
+
+        Args:
+            outputs: one row an item, on the CPU: one tensor where ``inference`` returned one, otherwise a list. Where
+                an item had several features, a list with a list for each such item.
+            items: the items, in the same order.
+
+        Returns:
+            One JSON-able result an item, in order.
+        """
+        return outputs
+
+    def encode_response(self, results: Sequence[Any], request: Request) -> Reply:
+        """The results of one request as its reply, in the protocol that the request spoke."""
+        return encode_answer(results, request, self.identity, nan=self.settings.nan)
+
+    def explain_items(self, items: Sequence[Item]) -> Sequence[Any]:
+        """Explanations for ``/explanations``: one an item. Called with gradients on.
+
+        Raises:
+            NotSupported: by default.
+        """
+        raise NotSupported(f"{type(self).__name__} cannot explain its answers", expected="a call of /predictions")
+
+    def describe_handle(self) -> dict[str, Any]:
+        """What ``GET /models/NAME?customized=true`` tells about this handler."""
+        return {
+            "handler": type(self).__name__,
+            "tsbatch": __version__,
+            "model": {"name": self.identity.name, "version": self.identity.version},
+            "device": str(self.device),
+            "threads": torch.get_num_threads(),
+            "batch_size": self.batch_size,
+            "batching": {"mode": "bucketed" if self.buckets else "padded", "memory_cap": self.memory.limit},
+            "limits": self.settings.limits.model_dump(),
+        }
+
+    # ---- what the loop asks -----------------------------------------------------------------------------------
+
+    @property
+    def deduplicates(self) -> bool:
+        """Whether identical items of a batch are computed once."""
+        asked = self.settings.batching.deduplicate
+        return self.deterministic if asked == "auto" else asked
+
+    @property
+    def buckets(self) -> bool:
+        """Whether micro-batches are cut by length."""
+        return self.settings.batching.mode != "padded"
+
+    def _parameters(self, given: Mapping[str, Any]) -> Any:
+        return given if self.parameters_class is None else parse_parameters(self.parameters_class, given)
+
+    def _step(self, name: str, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except LoadError:
+            raise
+        except Exception as error:
+            raise LoadError(f"{type(self).__name__}.{name} raised {type(error).__name__}: {error}") from error
+
+    def _options(self, section: Any) -> Any:
+        if self.settings_class is not None:
+            return parse_section(self.settings_class, {} if section is None else section, "handler")
+        return MappingProxyType(section) if isinstance(section, dict) else MappingProxyType({})
+
+    def _check_contract(self) -> None:
+        cls = type(self)
+        if cls.handle is not BatchHandler.handle:
+            raise LoadError(
+                f"{cls.__name__} overrides handle, which is the batch loop; override the stages "
+                "(decode_item, preprocess, inference, postprocess, encode_response) instead"
+            )
+        for name, arguments in STAGE_ARGUMENTS.items():
+            if not _takes(getattr(self, name), len(arguments)):
+                call = f"{name}({', '.join(arguments)})"
+                raise LoadError(
+                    f"{cls.__name__}.{name} cannot be called as {call}; "
+                    f"write: def {name}({', '.join(('self', *arguments))})"
+                )
+
+
+def _takes(method: Callable[..., Any], count: int) -> bool:
+    try:
+        inspect.signature(method).bind(*range(count))
+    except TypeError:
+        return False
+    return True
+
+
+def _to_device(tensors: Any, device: torch.device) -> Any:
+    if device.type == "cpu":
+        return tensors
+    if isinstance(tensors, torch.Tensor):
+        return tensors.to(device, non_blocking=True)
+    if isinstance(tensors, Mapping):
+        return {key: _to_device(value, device) for key, value in tensors.items()}
+    if isinstance(tensors, (tuple, list)):
+        return type(tensors)(_to_device(value, device) for value in tensors)
+    return tensors

@@ -1,0 +1,140 @@
+"""Results turned into JSON bytes: one call of orjson, and a good message when that fails.
+
+NumPy arrays and scalars are written by orjson itself, float32 in its shortest form. Torch tensors, arrays that
+orjson leaves to us (not contiguous, object) and bytes go through one hook.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import math
+import sys
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import numpy as np
+import orjson
+
+from tsbatch.errors import ContractBroken
+
+Nan = Literal["null", "error"]
+
+RETURN = "lists, tuples, dicts, strings, numbers, None, NumPy arrays or tensors"
+_OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_PASSTHROUGH_DATACLASS
+_MAX_DEPTH = 40  # orjson itself gives up at 254; a path this long helps nobody
+
+
+def dumps(value: Any, *, nan: Nan = "null") -> bytes:
+    """``value`` as JSON bytes.
+
+    Args:
+        value: lists, tuples, dicts, strings, numbers, NumPy arrays and scalars, torch tensors; ``bytes`` are
+            written as ``{"b64": ...}``, the form KServe gives them.
+        nan: NaN and infinity, which JSON lacks, as ``null`` or as an error.
+
+    Raises:
+        ContractBroken: it cannot be JSON; the message says what and where, never the value.
+    """
+    try:
+        body = orjson.dumps(value, _default, _OPTIONS)
+    except (TypeError, RecursionError):
+        body = _second_try(value)
+    if nan == "error" and b"null" in body:
+        _refuse_nan(value)
+    return body
+
+
+def _second_try(value: Any) -> bytes:
+    try:
+        return orjson.dumps(value, _default, _OPTIONS | orjson.OPT_NON_STR_KEYS)
+    except (TypeError, RecursionError) as error:
+        path, culprit = _find_culprit(value)
+        raise ContractBroken(f"answer{path} {_reason(culprit, error)}", expected=RETURN) from None
+
+
+def as_array(value: Any) -> Any:
+    """A torch tensor as a NumPy array on the CPU, bfloat16 as float32; anything else as it is."""
+    torch = sys.modules.get("torch")  # whoever made a tensor has imported it
+    if torch is None or not isinstance(value, torch.Tensor):
+        return value
+    tensor = value.detach().cpu()
+    if tensor.dtype == torch.bfloat16:  # NumPy has no such type
+        tensor = tensor.float()
+    return tensor.resolve_conj().resolve_neg().numpy()
+
+
+def _default(value: Any) -> Any:
+    array = as_array(value)
+    if isinstance(array, np.ndarray):
+        if array.dtype.kind in "biuf" and array.dtype.itemsize <= 8 and array.ndim:
+            return np.ascontiguousarray(array)
+        if array.dtype.kind in "biufOU":
+            return array.tolist()
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return {"b64": base64.b64encode(value).decode()}
+    raise TypeError(type(value).__name__)
+
+
+def _children(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, child in value.items():
+            yield f"[{key!r:.40}]" if isinstance(key, (str, int)) else f"[a {type(key).__name__}]", child
+    elif isinstance(value, (list, tuple)):
+        for index, child in enumerate(value):
+            yield f"[{index}]", child
+
+
+def _find_culprit(value: Any, path: str = "", parents: tuple[int, ...] = ()) -> tuple[str, Any]:
+    """The innermost value that cannot be written, and the way to it."""
+    if id(value) in parents:
+        return path, _Circle()
+    if len(parents) < _MAX_DEPTH:
+        for step, child in _children(value):
+            try:
+                orjson.dumps(child, _default, _OPTIONS | orjson.OPT_NON_STR_KEYS)
+            except (TypeError, RecursionError):  # noqa: PERF203 - looked for only after a failure
+                return _find_culprit(child, path + step, (*parents, id(value)))
+    return path, value
+
+
+class _Circle:
+    """Stands for a value that contains itself."""
+
+
+def _reason(culprit: Any, error: Exception) -> str:
+    name = type(culprit).__name__
+    if isinstance(culprit, _Circle):
+        return "contains itself"
+    if isinstance(culprit, str):
+        return "is a str with half of a surrogate pair, which is not Unicode text"
+    if isinstance(culprit, int):
+        return "is an int of more than 64 bits"
+    if isinstance(culprit, (dict, list, tuple)):
+        return f"is a {name} that cannot be written: {error}"
+    if dataclasses.is_dataclass(culprit):
+        return f"is a dataclass ({name}); return dataclasses.asdict(...) of it"
+    kind = f" of {culprit.dtype}" if hasattr(culprit, "dtype") else ""
+    return f"is a {name}{kind}, which cannot be written as JSON"
+
+
+def _refuse_nan(value: Any, path: str = "") -> None:
+    """Raise for the first NaN or infinity in ``value``.
+
+    Raises:
+        ContractBroken: with the way to it.
+    """
+    array = as_array(value)
+    if isinstance(array, (float, np.floating)):
+        broken = not math.isfinite(array)
+    else:
+        broken = isinstance(array, np.ndarray) and array.dtype.kind == "f" and not np.isfinite(array).all()
+    if broken:
+        raise ContractBroken(
+            f"answer{path} is or holds NaN or infinity, and this model is set to refuse that",
+            expected="finite numbers, or tsbatch.nan: null in model-config.yaml",
+        )
+    if isinstance(array, np.ndarray) and array.dtype.kind == "O":
+        array = array.tolist()
+    for step, child in _children(array):
+        _refuse_nan(child, path + step)

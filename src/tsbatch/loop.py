@@ -1,0 +1,281 @@
+"""The one loop: what happens to a batch, from requests to replies.
+
+Every decision about a batch is made in :func:`process`, in the order of its lines. It knows no server: it
+is given requests and a sink, and the handler's stages do the work. It never raises for what a handler or a
+client did; each request gets exactly one reply.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tsbatch.answer import encode_error
+from tsbatch.batching.identical import group_identical
+from tsbatch.batching.isolation import Outcome, isolate
+from tsbatch.batching.memory import is_out_of_memory, release_cached_memory
+from tsbatch.batching.planning import Bounds, plan
+from tsbatch.batching.rows import split, stack, to_cpu
+from tsbatch.errors import AnswerTooLarge, ContractBroken, OutOfMemory, ReplyError, StageFailed
+from tsbatch.request import Item, Request
+from tsbatch.response import Reply, Sink
+from tsbatch.telemetry import BatchRecord, server_timings
+
+if TYPE_CHECKING:
+    from tsbatch.handler import BatchHandler
+
+logger = logging.getLogger("tsbatch")
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """One distinct item on its way through the stages."""
+
+    item: Item
+    features: list[Any] = field(default_factory=list)
+    several: bool = False
+    outputs: list[Any] = field(default_factory=list)
+    result: Any = None
+    error: ReplyError | None = None
+
+
+def process(handler: BatchHandler, requests: Sequence[Request], sink: Sink, record: BatchRecord) -> None:
+    """Answer every request of the batch, through the handler's stages.
+
+    Args:
+        handler: a loaded handler.
+        requests: the batch; ``index`` is each one's place in the sink.
+        sink: takes one reply a request.
+        record: filled with the batch's timings and counts.
+    """
+    replies: list[Reply | None] = [None] * len(requests)
+    # decode: each request on its own, so that what cannot be read hurts its sender alone.
+    answers = [_decode(handler, request) for request in requests]
+    works, twins = _distinct(handler, [item for items in answers if isinstance(items, list) for item in items])
+    record.items = len(twins)
+    record.mark("decode")
+    # From here on stages see all good items at once; one that raises is called again on halves until only
+    # the guilty fail. Nothing is ever computed with gradients, unless an explanation asks for them.
+    with torch.inference_mode():
+        _preprocess(handler, works)
+        record.mark("preprocess")
+        _infer(handler, works, record)
+        _explain(handler, works)
+        record.mark("inference")
+        _postprocess(handler, works)
+        record.mark("postprocess")
+    # encode: again each request on its own; a request fails as a whole with its first failed item.
+    finished = iter(twins)
+    for place, (request, items) in enumerate(zip(requests, answers, strict=True)):
+        own = [works[next(finished)] for _ in items] if isinstance(items, list) else []
+        replies[place] = _reply(handler, request, items, own, record)
+    record.mark("encode")
+    timings = server_timings(record) if handler.settings.telemetry.server_timing else None
+    for place, reply in enumerate(replies):
+        if reply is not None:
+            if timings:  # into a copy: a subclass may give one Reply to several requests
+                reply = replace(reply, headers={**reply.headers, "Server-Timing": timings[place]})
+            sink.send(requests[place].index, reply)
+
+
+def _decode(handler: BatchHandler, request: Request) -> list[Item] | ReplyError | None:
+    """The request's items, what is wrong with it, or None when it asks for a description."""
+    if request.kind == "describe":
+        return None
+    try:
+        items: Any = handler.decode_request(request)  # a subclass may return anything
+        if not (isinstance(items, list) and items and all(isinstance(item, Item) for item in items)):
+            raise ContractBroken(
+                f"decode_request returned {type(items).__name__}", expected="a list of at least one Item"
+            )
+        return items
+    except (Exception, SystemExit) as error:
+        return _as_reply_error(handler, error, "decode", 1)
+
+
+def _distinct(handler: BatchHandler, items: Sequence[Item]) -> tuple[list[Work], list[int]]:
+    if handler.deduplicates and len(items) > 1:
+        distinct, twins = group_identical(items)
+        return [Work(item) for item in distinct], twins
+    return [Work(item) for item in items], list(range(len(items)))
+
+
+def _preprocess(handler: BatchHandler, works: Sequence[Work]) -> None:
+    def call(part: Sequence[Work]) -> list[Any]:
+        returned = handler.preprocess([work.item for work in part])
+        return split(returned, len(part), stage="preprocess", what="features")
+
+    todo = [work for work in works if work.item.request.kind == "predict"]
+    for work, outcome in zip(todo, _isolated(handler, call, todo, "preprocess"), strict=True):
+        work.error = outcome.error
+        if outcome.error is None:
+            work.several = isinstance(outcome.result, list)
+            work.features = outcome.result if isinstance(outcome.result, list) else [outcome.result]
+            work.outputs = [None] * len(work.features)
+
+
+def _infer(handler: BatchHandler, works: Sequence[Work], record: BatchRecord) -> None:
+    """Cut the features into micro-batches and run each; a failing one is halved until only the guilty fail."""
+    slots = [(work, place) for work in works if work.error is None for place in range(len(work.features))]
+    record.features = len(slots)
+    if not slots:
+        return
+    lengths = _lengths(handler, [work.features[place] for work, place in slots], slots)
+    slots = [slot for slot in slots if slot[0].error is None]
+    memory, batching = handler.memory, handler.settings.batching
+    caps = [cap for cap in (batching.max_tokens, memory.limit) if cap is not None]
+    bounds = Bounds(batching.max_features, min(caps) if caps else None)
+    groups = plan(lengths, len(slots), bounds=bounds, bucketed=handler.buckets, cost=handler.pass_cost)
+    record.micro_batches = len(groups)
+
+    def call(part: Sequence[int]) -> list[Any]:
+        longest = max((lengths[place] for place in part), default=1) if lengths else 1
+        record.forward_passes += 1
+        try:
+            features = [slots[place][0].features[slots[place][1]] for place in part]
+            outputs = to_cpu(handler.inference(handler.collate(features)))
+            rows = split(outputs, len(part), stage="inference", what="outputs")
+        except Exception as error:
+            if is_out_of_memory(error):
+                memory.failed()
+                release_cached_memory()
+            raise
+        memory.fitted(longest * len(part))
+        if lengths:
+            record.length += sum(lengths[place] for place in part)
+            record.padded_length += longest * len(part)
+        return rows
+
+    for group in groups:
+        memory.begin()
+        outcomes = _isolated(handler, call, group, "inference")
+        alone = any(isinstance(outcome.error, OutOfMemory) for outcome in outcomes)
+        if memory.settle(alone=alone):
+            logger.warning("out of memory: micro-batches are kept to a cost of %d from now on", memory.limit)
+        for place, outcome in zip(group, outcomes, strict=True):
+            work, feature = slots[place]
+            work.outputs[feature] = outcome.result
+            work.error = work.error or outcome.error
+
+
+def _lengths(
+    handler: BatchHandler, features: Sequence[Any], slots: Sequence[tuple[Work, int]]
+) -> list[int] | None:
+    """The features' lengths; a handler whose ``lengths`` fails is planned without, its answers are not lost."""
+    try:
+        lengths = handler.lengths(features)
+        if lengths is None:
+            return None
+        measured = [int(length) for length in lengths]
+        if len(measured) == len(features):
+            return measured
+        error: BaseException = ContractBroken(f"lengths returned {len(measured)} numbers for {len(features)} features")
+    except (Exception, SystemExit) as raised:
+        error = raised
+    _as_reply_error(handler, error, "lengths", len(slots))
+    return None
+
+
+def _postprocess(handler: BatchHandler, works: Sequence[Work]) -> None:
+    todo = [work for work in works if work.error is None and work.item.request.kind == "predict"]
+    several = any(work.several for work in todo)
+
+    def call(part: Sequence[Work]) -> list[Any]:
+        if several:
+            outputs: Any = [work.outputs if work.several else work.outputs[0] for work in part]
+        else:
+            outputs = stack([work.outputs[0] for work in part], stage="postprocess")
+        returned = handler.postprocess(outputs, [work.item for work in part])
+        return split(returned, len(part), stage="postprocess", what="results")
+
+    for work, outcome in zip(todo, _isolated(handler, call, todo, "postprocess"), strict=True):
+        work.error, work.result = outcome.error, outcome.result
+
+
+def _explain(handler: BatchHandler, works: Sequence[Work]) -> None:
+    todo = [work for work in works if work.item.request.kind == "explain" and work.error is None]
+
+    def call(part: Sequence[Work]) -> list[Any]:
+        with torch.inference_mode(False), torch.enable_grad():
+            returned = handler.explain_items([work.item for work in part])
+        return split(returned, len(part), stage="explain", what="explanations")
+
+    for work, outcome in zip(todo, _isolated(handler, call, todo, "explain"), strict=True):
+        work.error, work.result = outcome.error, outcome.result
+
+
+def _reply(
+    handler: BatchHandler, request: Request, decoded: Any, works: Sequence[Work], record: BatchRecord
+) -> Reply:
+    error = decoded if isinstance(decoded, ReplyError) else next((work.error for work in works if work.error), None)
+    if error is None:
+        try:
+            results = [handler.describe_handle()] if decoded is None else [work.result for work in works]
+            return _checked(handler.encode_response(results, request), handler.settings.limits.response_bytes)
+        except (Exception, SystemExit) as raised:
+            error = _as_reply_error(handler, raised, "encode", 1)
+    record.failures[error.code] += 1
+    return encode_error(error, request, handler.identity)
+
+
+def _checked(reply: Any, limit: int) -> Reply:
+    if not isinstance(reply, Reply) or not isinstance(reply.body, bytes):
+        raise ContractBroken(
+            f"encode_response returned {type(reply).__name__}", expected="a Reply whose body is bytes", stage="encode"
+        )
+    if type(reply.status) is not int or not 200 <= reply.status <= 599:
+        raise ContractBroken("encode_response returned a Reply without a status", expected="a number, 200 to 599")
+    if not isinstance(reply.headers, dict) or not all(isinstance(value, str) for value in reply.headers.values()):
+        raise ContractBroken("encode_response returned a Reply with wrong headers", expected="a dict of str to str")
+    if len(reply.body) > limit:
+        raise AnswerTooLarge(
+            f"the answer has {len(reply.body):,} bytes, over the server's limit of {limit:,}",
+            expected="fewer items in a request, or a larger max_response_size in config.properties "
+            "together with tsbatch.limits.response_bytes in model-config.yaml",
+        )
+    return reply
+
+
+def _isolated(
+    handler: BatchHandler, call: Callable[[Sequence[Any]], list[Any]], entries: Sequence[Any], stage: str
+) -> list[Outcome[Any]]:
+    return isolate(
+        call,
+        entries,
+        explain=lambda error: _as_reply_error(handler, error, stage, len(entries)),
+        seconds=handler.settings.batching.isolation_seconds,
+    )
+
+
+def _as_reply_error(handler: BatchHandler, error: BaseException, stage: str, among: int) -> ReplyError:
+    """The answer for what an entry raised; our own fault goes to the log too, without a payload."""
+    if isinstance(error, ReplyError):
+        reply_error = error
+    elif is_out_of_memory(error):
+        reply_error = OutOfMemory(f"{stage} ran out of memory", expected="a smaller input")
+    else:
+        reply_error = StageFailed(f"{stage} raised {type(error).__name__}: {_text(error)}")
+    reply_error.stage = reply_error.stage or stage
+    if reply_error.status >= 500 and reply_error.status != 501:
+        text = f": {_text(error)}" if handler.settings.log_messages else ""
+        logger.error("%s failed for one of %d: %s at %s%s", stage, among, type(error).__name__, _place(error), text)
+    return reply_error
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # an exception's own __str__ may raise
+        return "(no text)"
+
+
+def _place(error: BaseException) -> str:
+    """File and line of the innermost frame; never the values in it."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else "an unknown place"

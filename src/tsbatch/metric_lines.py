@@ -1,0 +1,116 @@
+"""The ``[METRICS]`` lines a worker writes to its standard output, and who reads them.
+
+TorchServe's frontend keeps a line only when its pattern matches (metrics/Metric.java) and the name is in its
+metrics.yaml. The same pattern is used here, so that a value it drops (``nan``, ``1e+16``) is seen as dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+PREFIX = "[METRICS]"
+
+_LINE = re.compile(
+    r"\s*(?P<name>[\w\s]+)\.(?P<unit>[\w\s]+):(?P<value>[0-9\-,.e]+)\|#(?P<dimensions>[^|]*)"
+    r"(\|#type:(?P<type>[^|,]+))?\|#hostname:(?P<host>[^,]+),(?P<time>[^,]+)(,(?P<ids>.*))?",
+    re.ASCII,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric that a worker emitted.
+
+    Attributes:
+        name: the metric's name.
+        unit: its unit, in TorchServe's spelling (``Milliseconds``, ``Count``).
+        value: its value.
+        dimensions: name and value of each dimension.
+        request_ids: the ids of the requests it speaks of; for a metric of the batch, those of all its requests.
+        type: COUNTER, GAUGE or HISTOGRAM; empty in the old form of the line.
+    """
+
+    name: str
+    unit: str
+    value: float
+    dimensions: Mapping[str, str]
+    request_ids: tuple[str, ...] = ()
+    type: str = ""
+
+
+def parse_metric(line: str) -> Metric | None:
+    """The metric of one line, with or without its ``[METRICS]``; None when TorchServe would drop the line."""
+    found = _LINE.fullmatch(line.removeprefix(PREFIX))
+    if not found:
+        return None
+    try:
+        value = float(found["value"])
+    except ValueError:
+        return None
+    pairs = (pair.split(":") for pair in found["dimensions"].split(","))
+    dimensions = {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
+    ids = tuple(found["ids"].split(",")) if found["ids"] else ()
+    return Metric(found["name"], found["unit"], value, dimensions, ids, found["type"] or "")
+
+
+@dataclass(slots=True)
+class Captured:
+    """What was emitted while capturing.
+
+    Attributes:
+        metrics: the metrics, in order.
+        dropped: the lines TorchServe would have dropped, in order.
+    """
+
+    metrics: list[Metric] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
+
+    def add(self, line: str) -> None:
+        """Take one line that starts with ``[METRICS]``."""
+        metric = parse_metric(line)
+        if metric is None:
+            self.dropped.append(line)
+        else:
+            self.metrics.append(metric)
+
+
+class _Tap(logging.Handler):
+    """Takes the metrics out of a logger, and passes on to its parents what they would have been given."""
+
+    def __init__(self, logger: logging.Logger, captured: Captured) -> None:
+        super().__init__()
+        self._parent = logger.parent if logger.propagate else None
+        self.threshold = logger.getEffectiveLevel()
+        self._captured = captured
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = record.getMessage()
+        if line.startswith(PREFIX):
+            self._captured.add(line)
+        if self._parent is not None and record.levelno >= self.threshold:
+            self._parent.callHandlers(record)
+
+
+@contextmanager
+def capture_metrics(*loggers: str) -> Iterator[Captured]:
+    """Capture the metrics that pass through ``loggers``, whatever their level; all else is left as it was."""
+    captured = Captured()
+    taps = []
+    for logger in map(logging.getLogger, loggers):
+        tap = _Tap(logger, captured)
+        taps.append((logger, tap, logger.level, logger.propagate, logger.disabled))
+        logger.addHandler(tap)
+        if tap.threshold > logging.INFO:
+            logger.setLevel(logging.INFO)
+        logger.propagate = logger.disabled = False
+    try:
+        yield captured
+    finally:
+        for logger, tap, level, propagate, disabled in taps:
+            logger.removeHandler(tap)
+            logger.setLevel(level)
+            logger.propagate, logger.disabled = propagate, disabled

@@ -1,0 +1,1 @@
+"""Loading models, and the engines that run them."""

@@ -1,0 +1,141 @@
+"""Weights into a model without copying them twice, and the model locked for inference.
+
+On the CPU weights are memory-mapped: N workers then share one copy of them in the page cache and loading costs
+no more than reading.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import warnings
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tsbatch.errors import LoadError
+
+STATE_DICTS = (".safetensors", ".pt", ".pth", ".bin")
+
+
+def load_any(model_dir: Path, section: Mapping[str, Any], device: torch.device) -> Any:
+    """The model that was packed, by what the manifest names or, without names, by what lies in the folder.
+
+    Args:
+        model_dir: the unpacked archive.
+        section: ``model`` of MANIFEST.json; ``modelFile`` is the module with the one class, ``serializedFile`` the
+            weights, the TorchScript archive (.pt) or the exported program (.pt2).
+        device: where to put it.
+
+    Raises:
+        LoadError: nothing to load, or not loadable.
+    """
+    serialized, module_file = section.get("serializedFile"), section.get("modelFile")
+    if module_file:
+        module = _module_class(module_file)()
+        return load_weights(module, model_dir / serialized, device) if serialized else module.to(device)
+    path = model_dir / serialized if serialized else _only_program(model_dir)
+    if path.suffix == ".pt2":
+        return _load_exported(path, device)
+    if path.suffix == ".pt":
+        return _load_torchscript(path, device)
+    raise LoadError(
+        f"{path.name}: weights without the class they belong to; name the class's file as modelFile, or override "
+        f'load_model: return self.load_weights(YourModule(), "{path.name}")'
+    )
+
+
+def load_weights(module: torch.nn.Module, path: Path, device: torch.device) -> torch.nn.Module:
+    """``module`` with the weights in ``path``, memory-mapped on the CPU.
+
+    Raises:
+        LoadError: no such file, an unknown kind, or weights that do not fit the module.
+    """
+    if not path.is_file():
+        raise LoadError(f"{path.name}: no such file in the archive; it has: {_listing(path.parent)}")
+    if path.suffix not in STATE_DICTS:
+        raise LoadError(f"{path.name}: not a file of weights; expected one that ends in {', '.join(STATE_DICTS)}")
+    weights = _read_weights(path, device)
+    try:
+        module.load_state_dict(weights, assign=True)
+    except (RuntimeError, TypeError, AttributeError) as error:
+        reason = " ".join(str(error).split())
+        raise LoadError(f"{path.name}: does not fit {type(module).__name__}: {reason}") from None
+    return module.to(device)
+
+
+def lock(model: Any) -> None:
+    """Inference state for good: evaluation mode, no gradients."""
+    if not isinstance(model, torch.nn.Module):
+        return
+    with suppress(NotImplementedError):  # an exported program stays in the mode it was exported in
+        model.eval()
+    for parameter in model.parameters():  # TorchScript refuses model.requires_grad_()
+        parameter.requires_grad_(False)
+
+
+def _read_weights(path: Path, device: torch.device) -> dict[str, Any]:
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return load_file(path, device=str(device))
+        return dict(torch.load(path, map_location=device, weights_only=True, mmap=True))
+    except Exception as error:  # corrupt files raise anything
+        reason = str(error).splitlines()[0] if str(error) else "no reason given"
+        raise LoadError(
+            f"{path.name}: cannot be read as weights: {type(error).__name__}: {reason}; "
+            "save a state dict: safetensors.torch.save_file(model.state_dict(), ...)"
+        ) from None
+
+
+def _module_class(file: str) -> type[torch.nn.Module]:
+    name = Path(file).stem
+    module = importlib.import_module(name)
+    found = [
+        entry
+        for _, entry in inspect.getmembers(module, inspect.isclass)
+        if entry.__module__ == module.__name__ and issubclass(entry, torch.nn.Module)
+    ]
+    if len(found) != 1:
+        names = ", ".join(entry.__name__ for entry in found) or "none"
+        raise LoadError(f"{file}: expected one torch.nn.Module class, found {names}; override load_model to choose")
+    return found[0]
+
+
+def _only_program(model_dir: Path) -> Path:
+    found = sorted(path for path in model_dir.iterdir() if path.suffix in (".pt", ".pt2"))
+    if len(found) != 1:
+        what = "more than one" if found else "no"
+        raise LoadError(
+            f"{what} TorchScript (.pt) or exported program (.pt2) in the archive, which has: {_listing(model_dir)}; "
+            "override load_model to say what to load"
+        )
+    return found[0]
+
+
+def _load_torchscript(path: Path, device: torch.device) -> Any:
+    try:
+        with warnings.catch_warnings():
+            # torch 2.13 deprecates TorchScript; people go on having such files, and the operator knows.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return torch.jit.load(path, map_location=device)  # type: ignore[no-untyped-call]
+    except (RuntimeError, ValueError) as error:
+        raise LoadError(
+            f"{path.name}: not TorchScript ({str(error).splitlines()[0]}); for a state dict override load_model: "
+            f'return self.load_weights(YourModule(), "{path.name}")'
+        ) from None
+
+
+def _load_exported(path: Path, device: torch.device) -> Any:
+    try:
+        return torch.export.load(path).module().to(device)
+    except Exception as error:  # torch.export raises many kinds
+        raise LoadError(f"{path.name}: not an exported program: {type(error).__name__}: {error}") from None
+
+
+def _listing(folder: Path) -> str:
+    return ", ".join(sorted(path.name for path in folder.iterdir())[:20]) or "nothing"

@@ -1,0 +1,159 @@
+"""The verbs ``package`` and ``handler-path``."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from tsbatch.errors import UsageError
+from tsbatch.ops import console, mar_file
+from tsbatch.ops.archive import Archive, plan, write
+from tsbatch.ops.handler_files import entry_file
+from tsbatch.ops.model_config import DEFAULTS, ModelConfig, read
+
+PANEL = "Archive"
+SCHEMA = 1
+MEGABYTE = 10**6
+SHOWN = 8
+"""Names of left-out files that are listed; --json has all."""
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the verbs to the command line."""
+    app.command("package", rich_help_panel=PANEL)(package_command)
+    app.command("handler-path", rich_help_panel=PANEL)(handler_path_command)
+
+
+def handler_path_command(
+    task: Annotated[str, typer.Argument(help="A ready-made task, text-embedding for example.")],
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Print the path of a ready-made handler file, for torch-model-archiver --handler."""
+    path = entry_file(task)
+    if as_json:
+        console.emit_json({"schema": SCHEMA, "task": task, "path": str(path)})
+    else:
+        typer.echo(path)
+
+
+def package_command(
+    name: Annotated[str, typer.Option(help="The model's name; the file is NAME.mar.")],
+    model: Annotated[Path | None, typer.Option(help="The model's folder (own handler: or one file).")] = None,
+    task: Annotated[str | None, typer.Option(help="A ready-made task, text-embedding for example.")] = None,
+    handler: Annotated[Path | None, typer.Option(help="Your own handler file instead of a task.")] = None,
+    version: Annotated[str, typer.Option(help="The model's version.")] = "1.0",
+    batch_size: Annotated[int | None, _number("The most requests in a batch.", "batchSize")] = None,
+    max_batch_delay: Annotated[
+        int | None, _number("Milliseconds to wait for a batch to fill.", "maxBatchDelay")
+    ] = None,
+    workers: Annotated[int | None, _number("Processes that serve the model.", "minWorkers")] = None,
+    response_timeout: Annotated[int | None, _number("Seconds a batch may take.", "responseTimeout")] = None,
+    startup_timeout: Annotated[
+        int | None, _number("Seconds a worker may take to load.", "startupTimeout", " + 30 a gigabyte")
+    ] = None,
+    threads: Annotated[str | None, typer.Option(help="Torch threads of one worker: auto, or a number.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A model-config.yaml to start from.")] = None,
+    aux: Annotated[list[str] | None, typer.Option(help="NAME=FILE, read once into self.aux; may be repeated.")] = None,
+    extra: Annotated[list[Path] | None, typer.Option(help="A further file or folder; may be repeated.")] = None,
+    requirements: Annotated[Path | None, typer.Option(help="A requirements file for the server to install.")] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write to.")] = Path("model_store"),
+    force: Annotated[bool, typer.Option("--force", help="Replace an archive that is there.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Turn a model folder into an archive ready for dynamic batching."""
+    asked = ModelConfig(
+        workers=workers,
+        batch_size=batch_size,
+        max_batch_delay=max_batch_delay,
+        response_timeout=response_timeout,
+        startup_timeout=startup_timeout,
+        threads=_threads(threads),
+    )
+    archive = plan(
+        name=name,
+        version=version,
+        model=model,
+        task=task,
+        handler=handler,
+        config=replace(asked, base=read(config)) if config else asked,
+        aux=_aux(aux or ()),
+        extra=extra or (),
+        requirements=requirements,
+    )
+    path, digest = _write(archive, output, force=force)
+    if as_json:
+        console.emit_json(_report(archive, path, digest))
+    else:
+        _tell(archive, path, digest)
+
+
+def _number(text: str, key: str, more: str = "") -> Any:
+    return typer.Option(help=f"{text} (default {DEFAULTS[key]}{more})", show_default=False)
+
+
+def _threads(value: str | None) -> int | Literal["auto"] | None:
+    if value is None:
+        return None
+    if value == "auto":
+        return "auto"
+    if not value.isdecimal() or int(value) < 1:
+        raise UsageError(f"--threads {value}: expected auto or a number from 1")
+    return int(value)
+
+
+def _aux(pairs: Sequence[str]) -> dict[str, Path]:
+    files: dict[str, Path] = {}
+    for pair in pairs:
+        name, equals, file = pair.partition("=")
+        if not (name and equals and file):
+            raise UsageError(f"--aux {pair}: expected NAME=FILE, as in --aux labels=labels.json")
+        if name in files:
+            raise UsageError(f"--aux {pair}: the name {name!r} is given twice")
+        files[name] = Path(file)
+    return files
+
+
+def _write(archive: Archive, output: Path, *, force: bool) -> tuple[Path, str]:
+    with console.progress(f"packing {archive.name}.mar (MB)", total=round(2 * archive.size / MEGABYTE)) as step:
+        path = write(archive, output, force=force, on_bytes=lambda count: step.advance(count / MEGABYTE))
+        digest = mar_file.sha256(path, on_bytes=lambda count: step.advance(count / MEGABYTE))
+    return path, digest
+
+
+def _report(archive: Archive, path: Path, digest: str) -> dict[str, object]:
+    return {
+        "schema": SCHEMA,
+        "archive": str(path.resolve()),
+        "name": archive.name,
+        "version": archive.version,
+        "bytes": path.stat().st_size,
+        "sha256": digest,
+        "config": dict(archive.config),
+        "left_out": list(archive.left_out),
+        "notes": list(archive.notes),
+    }
+
+
+def _tell(archive: Archive, path: Path, digest: str) -> None:
+    for note in archive.notes:
+        console.say(f"note: {note}")
+    if archive.left_out:
+        rest = len(archive.left_out) - SHOWN
+        names = ", ".join(archive.left_out[:SHOWN]) + (f" and {rest} more" if rest > 0 else "")
+        console.say(f"left out as not needed: {names}")
+    numbers = ", ".join(f"{key} {archive.config[key]}" for key in DEFAULTS)
+    typer.echo(f"{path}  {path.stat().st_size / MEGABYTE:.1f} MB  {archive.name} {archive.version}")
+    typer.echo(f"sha256 {digest}")
+    typer.echo(numbers)
+    typer.echo(f"next: {_quoted(['tsbatch', 'serve', '--models', str(path)])}")
+
+
+def _quoted(words: list[str]) -> str:
+    return subprocess.list2cmdline(words) if sys.platform == "win32" else shlex.join(words)

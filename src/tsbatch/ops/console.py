@@ -1,0 +1,156 @@
+"""What a command says, and where: results on stdout, everything else on stderr.
+
+On a terminal there are colours and moving bars; in a pipe or a log there are plain lines that stay readable.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+console = Console(stderr=True, highlight=False)
+"""For people: progress and remarks, on stderr."""
+
+out = Console(highlight=False)
+"""For results that people read, on stdout; machines get :func:`emit_json`."""
+
+WIDE = 10_000
+"""Columns of a table that is not on a terminal: nothing is cut off or wrapped."""
+
+SECONDS_BETWEEN_LINES = 5.0
+"""How often progress is reported where nothing can move."""
+
+
+def say(message: str) -> None:
+    """One remark on stderr."""
+    console.print(message, markup=False, soft_wrap=True)
+
+
+def err(message: str) -> None:
+    """One error on stderr; the command decides the exit code."""
+    console.print(f"tsbatch: {message}", style="red", markup=False, soft_wrap=True)
+
+
+def emit_json(value: Mapping[str, Any]) -> None:
+    """``value`` as one line of JSON on stdout; adds nothing, so put ``"schema": 1`` in yourself.
+
+    Paths become strings; NumPy numbers and arrays are understood.
+
+    Raises:
+        TypeError: something in it has no JSON form.
+    """
+    options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
+    sys.stdout.write(orjson.dumps(value, default=_plain, option=options).decode())
+    sys.stdout.flush()
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None) -> None:
+    """A table on stdout; columns in which every value is a number are aligned to the right.
+
+    Args:
+        columns: the headings.
+        rows: the cells, row by row; written with ``str``, None as a dash.
+        title: a line above it.
+    """
+    grid = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for index, column in enumerate(columns):
+        numbers = bool(rows) and all(_is_number(row[index]) for row in rows)
+        grid.add_column(column, justify="right" if numbers else "left")
+    for row in rows:
+        grid.add_row(*("-" if cell is None else str(cell) for cell in row))
+    target = out if out.is_terminal else Console(highlight=False, width=WIDE)
+    target.print(grid, markup=False)
+
+
+class Step:
+    """Tells how far a long job is; made by :func:`progress`.
+
+    Args:
+        show: called with the work done so far and the current description.
+        description: what is being done.
+    """
+
+    def __init__(self, show: Callable[[float, str], None], description: str) -> None:
+        self._show = show
+        self.description = description
+        self.done = 0.0
+
+    def advance(self, amount: float = 1) -> None:
+        """So much more is done."""
+        self.done += amount
+        self._show(self.done, self.description)
+
+    def describe(self, description: str) -> None:
+        """Something else is being done now."""
+        self.description = description
+        self._show(self.done, description)
+
+
+@contextmanager
+def progress(description: str, total: float | None = None) -> Iterator[Step]:
+    """Show how a long job goes: a bar on a terminal, otherwise a line now and then.
+
+    Args:
+        description: what is being done, in the present participle.
+        total: how much there is to do; None when nobody knows.
+    """
+    with (
+        _bar(description, total)
+        if console.is_terminal and not console.is_dumb_terminal
+        else _lines(description, total) as step
+    ):
+        yield step
+
+
+@contextmanager
+def _bar(description: str, total: float | None) -> Iterator[Step]:
+    amount = (MofNCompleteColumn(),) if total is not None else ()
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), *amount, TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(description, total=total)
+        yield Step(lambda done, text: bar.update(task, completed=done, description=text), description)
+
+
+@contextmanager
+def _lines(description: str, total: float | None) -> Iterator[Step]:
+    started = last = time.monotonic()
+    shown = description
+    of = "" if total is None else f" of {total:g}"
+
+    def show(done: float, text: str) -> None:
+        nonlocal last, shown
+        now = time.monotonic()
+        if text == shown and now - last < SECONDS_BETWEEN_LINES:
+            return
+        last, shown = now, text
+        say(f"{text}: {done:g}{of}, {now - started:.0f} s" if done else f"{text} ...")
+
+    say(f"{description} ...")
+    step = Step(show, description)
+    yield step
+    say(f"{step.description}: done in {time.monotonic() - started:.1f} s")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def _is_number(value: object) -> bool:
+    if value is None:
+        return True
+    try:
+        float(str(value))
+    except ValueError:
+        return False
+    return True

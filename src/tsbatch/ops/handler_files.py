@@ -1,0 +1,127 @@
+"""The file that TorchServe imports: a ready-made task's, or the user's own.
+
+TorchServe imports the file by its bare name, from a worker whose path starts with the folder of the ``ts``
+package and then the unpacked archive, and wants exactly one class defined in it, or a function ``handle``
+(ts/model_loader.py). What breaks these rules fails only in the worker, and there with a misleading message;
+so it is looked at here.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from tsbatch.errors import UsageError
+
+WORKER_MODULES = frozenset(
+    (
+        *("arg_parser", "async_service", "context", "handler_utils", "launcher", "llm_launcher", "metrics"),
+        *("model_loader", "model_server", "model_service", "model_service_worker", "protocol", "service"),
+        *("torch_handler", "utils", "version"),
+    )
+)
+"""Names in the folder of ``ts`` 0.12.0, which stands before the archive on the worker's path."""
+
+
+def _folders() -> list[Path]:
+    package = Path(__file__).resolve().parents[1]
+    return [package / "handlers", package.parent.parent / "handlers"]
+
+
+def entry_files() -> dict[str, Path]:
+    """Task: its entry module, for all ready-made tasks (in a wheel inside the package, in a checkout beside src)."""
+    for folder in _folders():
+        found = {path.stem.replace("_", "-"): path for path in sorted(folder.glob("*.py"))}
+        if found:
+            return found
+    return {}
+
+
+def entry_file(task: str) -> Path:
+    """The entry module of a ready-made task.
+
+    Raises:
+        UsageError: no task of that name.
+    """
+    files = entry_files()
+    if task not in files:
+        raise UsageError(f"there is no task {task!r}; the ready-made ones are: {', '.join(files) or 'none'}")
+    return files[task]
+
+
+def check_own(handler: Path) -> None:
+    """Looks at a user's handler file with TorchServe's eyes, without running it.
+
+    Raises:
+        UsageError: it is missing, is not Python, would not be the module that the worker imports, or does not
+            hold exactly one class or a function ``handle``.
+    """
+    if not handler.is_file():
+        raise UsageError(f"--handler {handler}: no such file; give the path of a Python file")
+    if handler.suffix != ".py" or "." in handler.stem:
+        raise UsageError(f"--handler {handler}: the file must be called NAME.py, without another dot")
+    _check_name(handler)
+    try:
+        tree = ast.parse(handler.read_bytes(), filename=str(handler))
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None)
+        raise UsageError(f"--handler {handler}{f', line {line}' if line else ''}: not Python: {error}") from None
+    _check_entry(handler, tree)
+
+
+def _check_name(handler: Path) -> None:
+    name = handler.stem
+    if name in sys.builtin_module_names or name in sys.stdlib_module_names:
+        raise UsageError(
+            f"--handler {handler}: Python's own module {name!r} would be imported instead; rename the file"
+        )
+    if name in WORKER_MODULES:
+        raise UsageError(f"--handler {handler}: TorchServe's own {name}.py would be imported instead; rename the file")
+    if _installed(name):
+        raise UsageError(f"--handler {handler}: it would hide the installed package {name!r}; rename the file")
+
+
+def _installed(name: str) -> bool:
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return False
+    if spec is None or spec.origin is None:
+        return False
+    homes = {Path(sysconfig.get_path(key)).resolve() for key in ("purelib", "platlib")}
+    return any(home in Path(spec.origin).resolve().parents for home in homes)
+
+
+def _check_entry(handler: Path, tree: ast.Module) -> None:
+    names = list(_defined(tree.body))
+    if "handle" in {name for _, name in names} or any(kind == "star" for kind, _ in names):
+        return
+    classes = list(dict.fromkeys(name for kind, name in names if kind == "class"))
+    if len(classes) != 1:
+        found = f"{len(classes)} classes ({', '.join(classes)})" if classes else "no class"
+        raise UsageError(
+            f"--handler {handler}: defines {found}; TorchServe wants exactly one, imported ones do not count "
+            "(write 'class MyHandler(Imported): pass', and move the other classes into a module of their own)"
+        )
+
+
+def _defined(body: Iterable[ast.stmt]) -> Iterator[tuple[str, str]]:
+    """(kind, name) of what the module's top level binds, branches included."""
+    for statement in body:
+        if isinstance(statement, ast.ClassDef):
+            yield "class", statement.name
+        elif isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield "function", statement.name
+        elif isinstance(statement, (ast.Import, ast.ImportFrom)):
+            for alias in statement.names:
+                yield ("star" if alias.name == "*" else "import"), alias.asname or alias.name
+        elif isinstance(statement, ast.Assign):
+            yield from (("value", target.id) for target in statement.targets if isinstance(target, ast.Name))
+        elif isinstance(statement, (ast.If, ast.Try, ast.With)):
+            for _, value in ast.iter_fields(statement):
+                if isinstance(value, list):
+                    yield from _defined(part for part in value if isinstance(part, ast.stmt))

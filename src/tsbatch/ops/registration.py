@@ -1,0 +1,152 @@
+"""Registering and scaling as a person means it: until the workers are READY, or with the reason why not."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tsbatch.errors import TsbatchError, UsageError
+from tsbatch.ops.failure import ServerError
+from tsbatch.ops.instance import Instance
+from tsbatch.ops.management import Management, ModelVersion, Progress
+from tsbatch.ops.model_source import URL, ModelSource
+
+EFFECTIVE = {
+    "initial_workers": "minWorkers",
+    "batch_size": "batchSize",
+    "max_batch_delay": "maxBatchDelay",
+    "response_timeout": "responseTimeout",
+    "startup_timeout": "startupTimeout",
+}
+"""What is asked for when registering, and the name under which the server tells what holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A setting that the server did not take as it was asked for."""
+
+    setting: str
+    asked: int
+    effective: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.setting} is {self.effective}, not {self.asked} as asked: "
+            "the archive's model-config.yaml decides it (package it again to change it)"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A registered model as the server describes it, and what differs from what was asked."""
+
+    model: Mapping[str, Any]
+    differences: list[Difference] = field(default_factory=list)
+
+
+def register(
+    management: Management,
+    archive: str,
+    *,
+    instance: Instance | None = None,
+    model_name: str | None = None,
+    asked: Mapping[str, int] | None = None,
+    on_progress: Progress | None = None,
+) -> Registered:
+    """Register an archive and wait until its workers are READY.
+
+    Args:
+        management: the server.
+        archive: a file, a name in the model store, or a URL.
+        instance: the server's instance, when it is ours; local files can be registered then.
+        model_name: the name to serve it under; the archive's own when left out.
+        asked: settings by the keys of :data:`EFFECTIVE`; one worker when it has no ``initial_workers``.
+        on_progress: told what is waited for.
+
+    Raises:
+        UsageError: when there is no such archive, or the server refuses it.
+        ServerError: when its workers cannot load it; it is not registered then.
+    """
+    asked = asked or {}
+    url = url_of(archive, instance, management)
+    log = management.follow()
+    before = versions_of(management)
+    if on_progress:
+        on_progress(f"registering {archive}")
+    management.register(url, model_name=model_name, synchronous=False, **{"initial_workers": 1, **asked})
+    new = versions_of(management) - before
+    who = min((one for one in new if model_name in (None, one.name)), default=None)
+    if who is None:
+        raise ServerError(f"the server took {archive} and does not list it; another client may have unregistered it")
+    try:
+        model = management.wait_ready(who.name, who.version, on_progress=on_progress, log=log)
+    except BaseException:
+        # TorchServe would start its workers again and again for 300 seconds.
+        with contextlib.suppress(TsbatchError):
+            management.unregister(who.name, who.version)
+        raise
+    return Registered(model, differences(asked, model))
+
+
+def scale(
+    management: Management, name: str, workers: int, version: str | None = None, *, on_progress: Progress | None = None
+) -> dict[str, Any]:
+    """Set a model's number of workers, wait until it has them, and describe it.
+
+    Raises:
+        UsageError: when there is no such model.
+        ServerError: when a new worker cannot load; the model has as many as before then.
+    """
+    before = management.describe(name, version)["minWorkers"]
+    log = management.follow()
+    management.scale(name, workers, version, synchronous=False)
+    try:
+        return management.wait_ready(name, version, on_progress=on_progress, log=log)
+    except BaseException:
+        with contextlib.suppress(TsbatchError):
+            management.scale(name, before, version, synchronous=False)
+        raise
+
+
+def differences(asked: Mapping[str, int], model: Mapping[str, Any]) -> list[Difference]:
+    """What of the asked settings does not hold in a described model."""
+    effective = {setting: model[key] for setting, key in EFFECTIVE.items() if key in model}
+    return [
+        Difference(setting, value, effective[setting])
+        for setting, value in asked.items()
+        if setting in effective and effective[setting] != value
+    ]
+
+
+def versions_of(management: Management) -> set[ModelVersion]:
+    """Every version of every model that is registered now."""
+    return {ModelVersion(model["modelName"], model["modelVersion"]) for model in management.every_version()}
+
+
+def url_of(archive: str, instance: Instance | None, management: Management) -> str:
+    """What to tell the server so that it finds an archive: a name in its model store, or a URL.
+
+    Raises:
+        UsageError: when there is no such archive.
+    """
+    if URL.match(archive):
+        return archive
+    path = Path(archive)
+    if instance is None:
+        return path.absolute().as_uri() if path.exists() and management.here else archive
+    if not path.exists():
+        if path.name == archive and (instance.model_store / archive).exists():
+            return archive
+        raise UsageError(f"no such archive: {archive} (looked here and in the model store {instance.model_store})")
+    source = ModelSource(path.absolute())
+    if source.path.parent.resolve() == instance.model_store.resolve():
+        return path.name
+    if instance.private_store:
+        return source.link_into(instance.model_store)
+    if (instance.model_store / path.name).exists():
+        raise UsageError(f"the model store {instance.model_store} holds another {path.name}; rename one of the two")
+    # TorchServe copies it into the model store, and removes the copy when the model is unregistered.
+    return source.path.as_uri()

@@ -1,0 +1,224 @@
+"""What a worker said before it died, read from TorchServe's logs while they grow.
+
+TorchServe starts a failed worker again and again for 300 seconds and tells the client no more than "Worker
+died". The reason stands in ``model_log.log`` as the traceback the worker printed, and the death itself in
+``ts_log.log``; both name the worker's thread, ``W-9000-NAME_VERSION``::
+
+    2026-11-29T17:55:06,373 [INFO ] W-9001-m_1.0-stdout MODEL_LOG - ValueError: the weights are wrong
+    2026-11-29T17:55:06,385 [WARN ] W-9001-m_1.0 org.pytorch.serve.wlm.BatchAggregator - Load model failed: m, …
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+SERVER_LOG = "ts_log.log"
+MODEL_LOG = "model_log.log"
+LINES_KEPT = 1000
+
+LINE = re.compile(r"^\S+ \[\w+ *\] (?P<thread>\S.*?) (?P<logger>[\w.]+) - (?P<text>.*)$")
+WORKER = re.compile(r"^(?P<worker>W-\d+-(?P<model>.+?))(?P<stream>-stdout|-stderr)?$")
+DEATH = re.compile(
+    r"Load model failed: |(?<!SCALED_DOWN) -> WORKER_STOPPED$|Backend worker error|Worker startup time ?out",
+    re.IGNORECASE,
+)
+TIMED_OUT = "did not respond in given time"
+LIFE_BEGINS = "s_name_part0="
+REFUSED = re.compile(r"Failed to load model: (?P<file>.+)$")
+
+EXCEPTION = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?::(?P<message>.*))?$")
+FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+), in ')
+OURS = "tsbatch.errors."
+SECOND_HAND = re.compile(r"^(RuntimeError: \d{3} - |ModuleNotFoundError: No module named 'ts\.torch_handler\.)")
+"""What TorchServe raises itself after the real error (ts/model_service_worker.py, ts/model_loader.py)."""
+
+CHATTER = (
+    "[PID]",
+    "Torch worker started",
+    "Python runtime",
+    "Connection accepted",
+    "Listening on port",
+    "Successfully loaded ",
+    "model_name: ",
+    "OpenVINO is not enabled",
+    "proceeding without onnxruntime",
+    "Torch TensorRT not enabled",
+    "s_name_part0",
+    "Backend worker process died",
+    "[METRICS]",
+)
+"""How the lines begin that every worker prints."""
+
+
+@dataclass(slots=True)
+class Tail:
+    """The lines that a growing file gained since it was last read; follows it when it is rolled over."""
+
+    path: Path
+    offset: int = 0
+    rest: bytes = b""
+
+    def lines(self) -> Iterator[str]:
+        """The new whole lines."""
+        try:
+            with self.path.open("rb") as file:
+                if file.seek(0, 2) < self.offset:
+                    self.offset, self.rest = 0, b""
+                file.seek(self.offset)
+                data = file.read()
+        except FileNotFoundError:
+            return
+        self.offset += len(data)
+        *whole, self.rest = (self.rest + data).split(b"\n")
+        yield from (line.decode("utf-8", "replace").rstrip("\r") for line in whole)
+
+    def skip(self) -> None:
+        """Leave out what is there now."""
+        self.offset = self.path.stat().st_size if self.path.exists() else 0
+
+
+@dataclass(slots=True)
+class Life:
+    """What the logs say about the first life of one worker that ended, or else its present life."""
+
+    words: dict[str, deque[str]] = field(default_factory=dict)
+    died: bool = False
+    timed_out: bool = False
+
+    def hear(self, stream: str, text: str) -> None:
+        """Take a line the worker printed."""
+        if text.startswith(LIFE_BEGINS) and not self.died:
+            self.words.clear()
+        self.words.setdefault(stream, deque(maxlen=LINES_KEPT)).append(text)
+
+    def reason(self) -> str:
+        """Why it ended."""
+        return reason_in([line for stream in self.words.values() for line in stream], timed_out=self.timed_out)
+
+
+class WorkerLog:
+    """Follows the logs of one server.
+
+    Args:
+        log_dir: the server's log folder.
+        from_now: leave out what the logs hold already.
+    """
+
+    def __init__(self, log_dir: Path, *, from_now: bool = False) -> None:
+        self._server = Tail(log_dir / SERVER_LOG)
+        self._model = Tail(log_dir / MODEL_LOG)
+        self._lives: dict[str, dict[str, Life]] = {}
+        self._refused: dict[str, str] = {}
+        self._refusing: str | None = None
+        if from_now:
+            self._server.skip()
+            self._model.skip()
+
+    def died(self, model: str, version: str) -> bool:
+        """Whether a worker of this model has died since this log is followed."""
+        return bool(self._dead(model, version))
+
+    def reason(self, model: str, version: str) -> str:
+        """Why it died: the error the worker reported with its place, or the last thing it said."""
+        dead = self._dead(model, version)
+        return dead[0].reason() if dead else Life().reason()
+
+    def refused(self) -> dict[str, str]:
+        """The archives that TorchServe did not take when it started, each with its reason."""
+        self._read()
+        return dict(self._refused)
+
+    def _dead(self, model: str, version: str) -> list[Life]:
+        self._read()
+        return [life for life in self._lives.get(f"{model}_{version}", {}).values() if life.died]
+
+    def _read(self) -> None:
+        # The death is written after the last words, so it is read before them.
+        for line in self._server.lines():
+            self._take_server(line)
+        for line in self._model.lines():
+            self._take_model(line)
+
+    def _take_server(self, line: str) -> None:
+        match = LINE.match(line)
+        if match is None:
+            if self._refusing is not None and line and not line[0].isspace():
+                # Java's exception follows the warning: "package.Type: message".
+                self._refused.setdefault(self._refusing, line.partition(": ")[2] or line)
+                self._refusing = None
+            return
+        self._refusing = None
+        if refused := REFUSED.search(match["text"]):
+            self._refusing = Path(refused["file"]).name
+        elif match["logger"] != "MODEL_LOG" and (worker := WORKER.match(match["thread"])):
+            life = self._life(worker)
+            life.died |= DEATH.search(match["text"]) is not None
+            life.timed_out |= TIMED_OUT in match["text"]
+
+    def _take_model(self, line: str) -> None:
+        match = LINE.match(line)
+        if match and (worker := WORKER.match(match["thread"])):
+            self._life(worker).hear(worker["stream"] or "", match["text"])
+
+    def _life(self, worker: re.Match[str]) -> Life:
+        return self._lives.setdefault(worker["model"], {}).setdefault(worker["worker"], Life())
+
+
+def reason_in(lines: Iterable[str], *, timed_out: bool = False) -> str:
+    """The decisive line of a worker's last words.
+
+    Args:
+        lines: what the worker printed.
+        timed_out: whether TorchServe gave up waiting for it.
+    """
+    words = list(lines)
+    found = [error for error in errors_in(words) if not SECOND_HAND.match(error.text)]
+    ours = [error for error in found if error.text.startswith(OURS)]
+    if ours:
+        return ours[-1].text.partition(": ")[2] or ours[-1].text
+    if found:
+        return found[-1].with_place()
+    if timed_out:
+        return "it did not finish loading within its startupTimeout"
+    said = [line.strip() for line in words if line.strip() and not line.startswith(CHATTER)]
+    if said:
+        return f"the worker ended; its last words: {said[-1]}"
+    return "the worker ended without a word; out of memory, or sys.exit in the handler"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerError:
+    """One exception of a traceback: its last line, and the file and line that raised it."""
+
+    text: str
+    place: str
+
+    def with_place(self) -> str:
+        """The error and where it was raised."""
+        return f"{self.text} ({self.place})" if self.place else self.text
+
+
+def errors_in(lines: Iterable[str]) -> Iterator[WorkerError]:
+    """Every exception whose traceback stands in these lines, in the order they were printed."""
+    inside, place = False, ""
+    pending: str | None = None
+    for line in lines:
+        if pending is not None:
+            yield WorkerError(f"{pending} {line.strip()}".strip(), place)
+            pending, place = None, ""
+        elif line.startswith("Traceback (most recent call last):"):
+            inside, place = True, ""
+        elif inside and (frame := FRAME.match(line)):
+            place = f"{Path(frame['file']).name}:{frame['line']}"
+        elif inside and (match := EXCEPTION.match(line)):
+            inside = False
+            if match["message"] == "":
+                pending = line
+            else:
+                yield WorkerError(line, place)
+    if pending is not None:
+        yield WorkerError(pending, place)

@@ -1,0 +1,76 @@
+"""What one worker may use: cores, threads, device."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tsbatch.errors import SettingsError
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def usable_cores(cgroup: Path = _CGROUP) -> int:
+    """Cores this process may use: its affinity, and the CPU quota of its control group (v2, then v1)."""
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux only
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    quota = _quota(cgroup)
+    return max(1, min(cores, int(quota)) if quota else cores)
+
+
+def _quota(cgroup: Path) -> float | None:
+    try:
+        limit, period = (cgroup / "cpu.max").read_text().split()
+        return None if limit == "max" else int(limit) / int(period)
+    except (OSError, ValueError):
+        pass
+    try:
+        limit = (cgroup / "cpu/cpu.cfs_quota_us").read_text()
+        period = (cgroup / "cpu/cpu.cfs_period_us").read_text()
+        return None if int(limit) <= 0 else int(limit) / int(period)
+    except (OSError, ValueError):
+        return None
+
+
+def threads_for(setting: int | str, config: Mapping[str, Any], cores: int) -> int:
+    """Threads of one worker.
+
+    ``auto`` divides the usable cores among the model's workers: TorchServe starts several and lets each use
+    all cores, and two such workers on two cores served fewer than half the requests of one.
+
+    Args:
+        setting: ``auto`` or a number.
+        config: model-config.yaml; ``minWorkers`` is how many workers TorchServe starts.
+        cores: usable cores.
+    """
+    if isinstance(setting, int):
+        return setting
+    workers = config.get("minWorkers")
+    return max(1, cores // workers) if isinstance(workers, int) and workers > 0 else cores
+
+
+def apply_threads(threads: int) -> None:
+    """Set the threads of torch and of Rust tokenizers. Call before the first tokenizer is used."""
+    torch.set_num_threads(threads)
+    os.environ["RAYON_NUM_THREADS"] = str(threads)  # read once, when a tokenizer first works on a list
+
+
+def pick_device(setting: str, gpu_id: int | None) -> torch.device:
+    """The device to run on; ``auto`` takes the GPU that TorchServe assigned, if torch can use it.
+
+    Raises:
+        SettingsError: a device that does not exist here.
+    """
+    if setting == "auto":
+        return torch.device("cuda", gpu_id) if gpu_id is not None and torch.cuda.is_available() else torch.device("cpu")
+    try:
+        device = torch.device(setting)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise SettingsError(f"model-config.yaml: tsbatch.device: {setting!r} cannot be used here: {reason}") from None
+    return device

@@ -1,0 +1,1 @@
+"""The ready-made handlers, one task a file."""

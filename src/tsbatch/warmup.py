@@ -1,0 +1,47 @@
+"""Run example batches through the loop before the worker says READY.
+
+The first forward passes of a process are slow (lazy initialisation, memory pools, kernels chosen by shape); a
+client should not pay for them, and a model that cannot answer its own examples should not go into service.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+from tsbatch.errors import LoadError
+from tsbatch.request import Request
+
+if TYPE_CHECKING:
+    from tsbatch.handler import BatchHandler
+
+logger = logging.getLogger("tsbatch")
+ROUNDS = 2
+"""The first round pays for lazy initialisation, the second shows what a batch costs."""
+
+
+def warm_up(handler: BatchHandler) -> None:
+    """Answer the handler's examples, one alone and then in a full batch.
+
+    Raises:
+        LoadError: an example was not answered.
+    """
+    examples = list(handler.examples())
+    if not examples:
+        logger.info("no warm-up: %s has no examples()", type(handler).__name__)
+        return
+    started = time.perf_counter()
+    for size in (1, handler.batch_size) * ROUNDS:
+        batch = [_as_request(value) for value in itertools.islice(itertools.cycle(examples), size)]
+        for reply in handler.answer(batch):
+            if reply.status != 200:
+                raise LoadError(f"the warm-up's example was answered with {reply.status}: {reply.body.decode()}")
+    logger.info("warm-up: %d batches in %.2f s", 2 * ROUNDS, time.perf_counter() - started)
+
+
+def _as_request(value: Any) -> Request:
+    if isinstance(value, bytes):
+        return Request(fields={"body": value}, content_types={"body": "application/octet-stream"})
+    return Request.of({"inputs": value})

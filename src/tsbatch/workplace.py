@@ -1,0 +1,186 @@
+"""The place a worker runs in, lent to this process for a moment: working folder, import path, modules of its own.
+
+A TorchServe worker is a process whose working folder is the unpacked archive, which also stands on its import path
+(wlm/WorkerLifeCycle.java, util/messages/EnvironmentUtils.java). Several archives have a ``handler.py``; so each place
+keeps the modules that were imported from its folder to itself, and takes them out of ``sys.modules`` when it is left.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import signal
+import stat
+import sys
+import tempfile
+import threading
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path, PureWindowsPath
+from types import ModuleType
+from typing import Any
+
+from tsbatch.errors import LoadError
+
+_ONE_AT_A_TIME = threading.RLock()
+"""The working folder and ``sys.path`` belong to the whole process."""
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpack a ``.mar`` into ``folder``.
+
+    Raises:
+        LoadError: it is no archive, is damaged, or has an entry that would lie outside or is a link.
+    """
+    try:
+        with zipfile.ZipFile(archive) as bundle:
+            for entry in bundle.infolist():
+                _refuse_escape(archive, entry)
+                bundle.extract(entry, folder)
+    except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error) as error:
+        raise LoadError(f"{archive}: not a readable model archive ({error}); pack it again") from error
+
+
+def _refuse_escape(archive: Path, entry: zipfile.ZipInfo) -> None:
+    # The name as it was written, by the rules of either system: zipfile itself would quietly bend it into the folder.
+    path = PureWindowsPath(entry.orig_filename)
+    outside = bool(path.drive or path.root or ".." in path.parts)
+    if outside or stat.S_ISLNK(entry.external_attr >> 16):
+        what = "would lie outside the folder" if outside else "is a link"
+        raise LoadError(f"{archive}: the entry {entry.orig_filename!r} {what}; do not use this archive")
+
+
+class Workplace:
+    """A folder to work in, with the modules that were imported from it.
+
+    Args:
+        folder: the model's folder.
+        paths: what stands on the import path while working, first to last.
+        modules: modules that are there from the start, by name.
+    """
+
+    def __init__(self, folder: Path, *, paths: Iterable[Path], modules: Mapping[str, ModuleType] | None = None) -> None:
+        self.folder = folder
+        self._root = os.path.realpath(folder) + os.sep
+        self._paths = [str(path) for path in paths]
+        self._modules: dict[str, ModuleType] = dict(modules or {})
+        self._names = _importable_names(folder)
+        importlib.invalidate_caches()
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Work here; everything is put back on the way out. One thread at a time, over all places."""
+        with _ONE_AT_A_TIME, self._in_folder(), self._on_path(), self._with_modules():
+            yield
+
+    def forget(self) -> None:
+        """Drop the modules and what the import system remembers of the folder."""
+        self._modules.clear()
+        for path in list(sys.path_importer_cache):
+            if (os.path.realpath(path) + os.sep).startswith(self._root):
+                del sys.path_importer_cache[path]
+
+    @contextmanager
+    def _in_folder(self) -> Iterator[None]:
+        before = Path.cwd()
+        # A folder deleted after loading: a worker stays in it, where no relative path leads anywhere either.
+        with suppress(FileNotFoundError):
+            os.chdir(self.folder)
+        try:
+            yield
+        finally:
+            os.chdir(before)
+
+    @contextmanager
+    def _on_path(self) -> Iterator[None]:
+        path, writes = sys.path[:], sys.dont_write_bytecode
+        sys.path[:0] = self._paths
+        sys.dont_write_bytecode = True
+        try:
+            yield
+        finally:
+            # What the handler added itself is there again next time.
+            self._paths = [entry for entry in sys.path if entry not in path]
+            sys.path[:] = path
+            sys.dont_write_bytecode = writes
+
+    @contextmanager
+    def _with_modules(self) -> Iterator[None]:
+        foreign = self._foreign()
+        for name in foreign:
+            del sys.modules[name]
+        sys.modules.update(self._modules)
+        before = set(sys.modules)
+        try:
+            yield
+        finally:
+            new = {name: module for name, module in sys.modules.items() if name not in before and self._is_mine(module)}
+            self._modules.update(new)
+            for name in self._modules:
+                sys.modules.pop(name, None)
+            sys.modules.update(foreign)
+
+    def _foreign(self) -> dict[str, ModuleType]:
+        """Modules from elsewhere under a name that is to be found here, with their submodules."""
+        tops = {name for name in self._names if name in sys.modules and not self._is_mine(sys.modules[name])}
+        if not tops:
+            return {}
+        return {name: module for name, module in sys.modules.items() if name.partition(".")[0] in tops}
+
+    def _is_mine(self, module: Any) -> bool:
+        # Through __dict__: lazy modules run code when asked for an attribute.
+        names = getattr(module, "__dict__", {})
+        file = names.get("__file__") or next(iter(names.get("__path__") or ()), None)
+        return isinstance(file, str) and os.path.realpath(file).startswith(self._root)
+
+
+def _importable_names(folder: Path) -> set[str]:
+    names = set()
+    for entry in folder.iterdir():
+        if entry.suffix == ".py" or (entry / "__init__.py").exists():
+            names.add(entry.stem)
+    # A worker with its own json.py or __main__.py would not get as far as its handler.
+    return {name for name in names if name.isidentifier()} - sys.stdlib_module_names - {"__main__"}
+
+
+@contextmanager
+def undone_later(clean_up: ExitStack) -> Iterator[None]:
+    """Note what loading a model changes in the process, and put it back: signals at once, the rest in ``clean_up``.
+
+    A handler may set torch's threads and environment variables for the worker it takes this to be, and needs them while
+    it works; how the caller's process ends stays the caller's.
+    """
+    import torch
+
+    clean_up.callback(torch.set_num_threads, torch.get_num_threads())
+    on_terminate, before = signal.getsignal(signal.SIGTERM), dict(os.environ)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread() and on_terminate is not None:
+            signal.signal(signal.SIGTERM, on_terminate)
+        changed = [name for name in {*before, *os.environ} if before.get(name) != os.environ.get(name)]
+        clean_up.callback(_restore_variables, {name: before.get(name) for name in changed})
+
+
+def _restore_variables(values: Mapping[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+@contextmanager
+def temporary_folder_of(archive: Path) -> Iterator[Path]:
+    """A private folder with the archive's files; it is removed when the block raises, otherwise it is the caller's."""
+    folder = Path(tempfile.mkdtemp(prefix="tsbatch-"))
+    try:
+        unpack(archive, folder)
+        yield folder
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise

@@ -1,0 +1,47 @@
+"""What holds for every test: its marker comes from its folder, and no setting of this machine reaches it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+HERE = Path(__file__).parent
+SPEEDS = ("unit", "integration", "e2e", "acceptance")
+FOREIGN = ("TSBATCH_", "TS_", "HF_", "TRANSFORMERS_", "LOG_LOCATION", "METRICS_LOCATION", "OMP_NUM_THREADS")
+
+for name in [name for name in os.environ if name.startswith(FOREIGN)]:
+    del os.environ[name]
+# Before anything imports huggingface_hub, which reads it once.
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+settings.register_profile("tsbatch", deadline=None, derandomize=bool(os.environ.get("CI")), print_blob=True)
+settings.load_profile("tsbatch")
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        folder = item.path.relative_to(HERE).parts[0]
+        if folder in SPEEDS:
+            item.add_marker(folder)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def state_folder():
+    """State files of servers that tests start; the user's own are never seen."""
+    with tempfile.TemporaryDirectory(prefix="tsbatch-tests-") as folder:
+        os.environ["TSBATCH_STATE_DIR"] = folder
+        yield Path(folder)
+
+
+@pytest.fixture(autouse=True)
+def unchanged_environ(state_folder):
+    """Variables that a test sets are gone after it."""
+    before = dict(os.environ)
+    yield
+    if os.environ != before:
+        os.environ.clear()
+        os.environ.update(before)

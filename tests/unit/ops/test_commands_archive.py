@@ -1,0 +1,119 @@
+"""`tsbatch package` and `tsbatch handler-path` at the command line."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from tsbatch.cli import main
+
+
+@pytest.fixture
+def model(tmp_path):
+    folder = tmp_path / "a model"
+    folder.mkdir()
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (folder / name).write_text("{}", encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def pack(tmp_path, model):
+    store = str(tmp_path / "store")
+    return lambda *words: main(
+        ["package", "--task", "text-embedding", "--model", str(model), "--name", "m", "-o", store, *words]
+    )
+
+
+def test_package_says_what_it_made_and_what_comes_next(pack, tmp_path, model, capsys):
+    (model / "tf_model.h5").touch()
+    assert pack("--batch-size", "16") == 0
+    out, err = capsys.readouterr()
+    path = tmp_path / "store" / "m.mar"
+    assert str(path) in out
+    assert hashlib.sha256(path.read_bytes()).hexdigest() in out
+    assert "batchSize 16" in out
+    assert f"next: tsbatch serve --models {path}" in out
+    assert "tf_model.h5" in err
+    assert "packing m.mar" in err
+
+
+def test_json_is_one_object_and_nothing_else(pack, tmp_path, capsys):
+    labels = tmp_path / "labels.json"
+    labels.write_text("[]", encoding="utf-8")
+    assert pack("--json", "--aux", f"labels={labels}", "--threads", "2", "--version", "3", "--workers", "2") == 0
+    report = json.loads(capsys.readouterr().out)
+    path = Path(report["archive"])
+    assert path.is_absolute()
+    assert report["schema"] == 1
+    assert (report["name"], report["version"]) == ("m", "3")
+    assert report["bytes"] == path.stat().st_size
+    assert report["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert report["config"]["minWorkers"] == report["config"]["maxWorkers"] == 2
+    assert report["config"]["tsbatch"]["aux"] == {"labels": "auxiliary/labels.json"}
+    assert report["config"]["tsbatch"]["threads"] == 2
+    assert (report["left_out"], report["notes"]) == ([], [])
+
+
+def test_config_gives_the_file_to_start_from(pack, tmp_path, capsys):
+    own = tmp_path / "own.yaml"
+    own.write_text("maxBatchDelay: 7\nhandler: {a: 1}\n", encoding="utf-8")
+    assert pack("--json", "--config", str(own)) == 0
+    config = json.loads(capsys.readouterr().out)["config"]
+    assert (config["maxBatchDelay"], config["handler"]) == (7, {"a": 1})
+
+
+def test_many_left_out_files_are_counted_and_notes_shown(pack, model, capsys):
+    for number in range(11):
+        (model / f"pytorch_model-{number}.bin").touch()
+    (model / "model-config.yaml").write_text("batchSize: 4\n", encoding="utf-8")
+    assert pack() == 0
+    err = capsys.readouterr().err
+    assert "and 3 more" in err
+    assert "note: the model folder's model-config.yaml is used" in err
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--aux", "labels"], "expected NAME=FILE"),
+        (["--aux", "=x"], "expected NAME=FILE"),
+        (["--aux", "a=x.json", "--aux", "a=y.json"], "given twice"),
+        (["--threads", "none"], "expected auto or a number"),
+        (["--threads", "0"], "expected auto or a number"),
+        (["--batch-size", "0"], "--batch-size: must be from 1"),
+        (["--max-batch-delay", "0"], "100 ms"),
+        (["--config", "nowhere.yaml"], "cannot be read"),
+        (["--batch-size", "x"], "--batch-size"),
+    ],
+)
+def test_bad_input_is_one_line_and_2(pack, capsys, words, message):
+    assert pack(*words) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_an_archive_that_is_there_needs_force(pack, capsys):
+    assert pack() == 0
+    capsys.readouterr()
+    assert pack() == 2
+    assert "--force" in capsys.readouterr().err
+    assert pack("--force") == 0
+
+
+def test_handler_path(capsys):
+    assert main(["handler-path", "text-embedding"]) == 0
+    path = Path(capsys.readouterr().out.rstrip("\n"))
+    assert path.is_file()
+    assert main(["handler-path", "text-embedding", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"schema": 1, "task": "text-embedding", "path": str(path)}
+
+
+def test_handler_path_of_an_unknown_task(capsys):
+    assert main(["handler-path", "nothing"]) == 2
+    assert "text-embedding" in capsys.readouterr().err
