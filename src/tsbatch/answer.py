@@ -75,7 +75,7 @@ def encode_error(error: ReplyError, request: Request, model: ModelIdentity) -> R
     """The reply that tells a client what was wrong. Never raises, whatever the error holds."""
     try:
         return _encode_error(error, request, model)
-    except Exception:  # noqa: BLE001 - an error of an error: the client still gets an answer in its protocol
+    except Exception:
         return _encode_error(ReplyError("the error itself could not be written"), request, ModelIdentity("", ""))
 
 

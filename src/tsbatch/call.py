@@ -36,16 +36,25 @@ class Call:
         """``request`` as a call: a call stays one, anything else is a body."""
         return request if isinstance(request, Call) else cls(request)
 
-    def to_wire(self, request_id: str) -> WireRequest:
-        """The request as the frontend hands it to a worker (InferenceRequestHandler.parseRequest)."""
+    def to_wire(self, request_id: str, added: Mapping[str, str] | None = None) -> WireRequest:
+        """The request as the frontend hands it to a worker (InferenceRequestHandler.parseRequest).
+
+        Args:
+            request_id: the id it gives it.
+            added: headers it sets itself, over those of the client.
+
+        Raises:
+            ValueError: the body is a multipart form, which is given as ``fields``.
+        """
+        added = added or {}
         if self.fields is not None:
-            parts = [_form_part(name, value) for name, value in self.fields.items()]
             # The frontend has parsed the form; the boundary is never looked at again.
-            return WireRequest(request_id, {"Content-Type": "multipart/form-data; boundary=-", **self.headers}, parts)
+            headers = {"Content-Type": "multipart/form-data; boundary=-", **self.headers, **added}
+            return WireRequest(request_id, headers, [_form_part(name, value) for name, value in self.fields.items()])
         body, own_type = _body_of(self.body)
         content_type = own_type if self.content_type is None else self.content_type
         headers = {"Content-Type": content_type} if content_type else {}
-        headers |= {"Content-Length": str(len(body)), **self.headers}
+        headers |= {"Content-Length": str(len(body)), **self.headers, **added}
         mime = content_type.split(";")[0]
         if mime.lower() == _FORM:
             pairs = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True)

@@ -78,10 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TsbatchError as error:
         return _fail(str(error), FAILED)
     except BrokenPipeError:
-        # Whoever read our output has gone (`tsbatch models | head -1`); keep the interpreter from flushing into it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FINE
-    except Exception as error:  # noqa: BLE001  the last line of defence: a person gets a sentence
+        return _reader_gone()
+    except Exception as error:
         return _unexpected(error)
 
 
@@ -125,6 +123,11 @@ def _run(words: list[str]) -> int:
         return _fail(f"{_message_of(error)} {_help_line(error)}", BAD_INPUT)
     except click_error as error:
         return _fail(_message_of(error), BAD_INPUT)
+    except SystemExit as error:
+        # typer turns a broken pipe into this.
+        if isinstance(error.__context__, BrokenPipeError):
+            raise error.__context__ from None
+        return error.code if isinstance(error.code, int) else FAILED
     return result if isinstance(result, int) else FINE
 
 
@@ -142,6 +145,12 @@ def _one_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return " ".join(str(error).split())
+
+
+def _reader_gone() -> int:
+    # Whoever read our output has gone (`tsbatch models | head -1`); the interpreter must not flush into it at exit.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return FINE
 
 
 def _missing(error: ModuleNotFoundError) -> int:

@@ -14,6 +14,7 @@ import select
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 _HANG_UP = getattr(select, "POLLHUP", 0) | getattr(select, "POLLRDHUP", 0)
@@ -55,4 +56,5 @@ def close_on_hang_up(connection: Any, close: Callable[[], None]) -> None:
         poll.poll()
         close()
 
-    threading.Thread(target=watch, name="tsbatch-hang-up", daemon=True).start()
+    with suppress(RuntimeError):  # no thread to be had: the idle worker's exit has to do
+        threading.Thread(target=watch, name="tsbatch-hang-up", daemon=True).start()

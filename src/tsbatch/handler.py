@@ -12,7 +12,6 @@ entry points ``initialize`` and ``handle``.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,24 +25,24 @@ from tsbatch import torchserve
 from tsbatch._version import __version__
 from tsbatch.answer import ModelIdentity, encode_answer
 from tsbatch.auxiliary import load_auxiliary
+from tsbatch.batching.choice import Choice
 from tsbatch.batching.collating import collate
+from tsbatch.batching.cost import PassCost
 from tsbatch.batching.memory import MemoryCap
-from tsbatch.batching.planning import PassCost
 from tsbatch.closing import close_on_hang_up, close_when_told
 from tsbatch.context import ModelContext
-from tsbatch.errors import LoadError, NotSupported
+from tsbatch.contract import check_contract
+from tsbatch.errors import LoadError, NotSupported, SettingsError
 from tsbatch.loop import process
 from tsbatch.models.loading import load_any, load_weights, lock
 from tsbatch.payload import read_payload
 from tsbatch.request import Item, Request
-from tsbatch.resources import apply_threads, pick_device, threads_for, usable_cores
+from tsbatch.resources import pick_device, to_device, usable_cores
 from tsbatch.response import ListSink, Reply
 from tsbatch.settings import Settings, load_settings, parse_parameters, parse_section
 from tsbatch.telemetry import BatchRecord
+from tsbatch.threads import ThreadShare
 from tsbatch.warmup import warm_up
-
-STAGE_ARGUMENTS = {"preprocess": ("items",), "inference": ("tensors",), "postprocess": ("outputs", "items")}
-"""How the stages that TorchServe's BaseHandler has too are called here; its postprocess takes one argument less."""
 
 
 class BatchHandler(torchserve.BaseHandler):
@@ -70,7 +69,7 @@ class BatchHandler(torchserve.BaseHandler):
     wants: ClassVar[Literal["text", "bytes", "json"]] = "json"
     """What an item's value must be: ``text`` (str), ``bytes`` (a file), or ``json`` (anything)."""
     item_ndim: ClassVar[int | None] = None
-    """How deeply one item is nested in JSON: 0 for a string or number, 1 for a vector. None: a list is several items."""
+    """How deeply one item is nested in JSON: 0 for a string, 1 for a vector. None: a list is always several items."""
     deterministic: ClassVar[bool] = False
     """The answer depends on value and parameters alone, so that identical items may be computed once."""
     parameters_class: ClassVar[type[BaseModel] | None] = None
@@ -88,8 +87,10 @@ class BatchHandler(torchserve.BaseHandler):
         self.model_dir = Path()
         self.batch_size = 1
         self.identity = ModelIdentity("model", "1.0")
+        self.threads = ThreadShare("auto", {}, usable_cores())
         self.memory = MemoryCap()
         self.pass_cost = PassCost()
+        self.choice = Choice("bucketed", "not loaded")
         self._resources = ExitStack()
         self.free_since: float | None = None
         self._watching = False
@@ -113,18 +114,20 @@ class BatchHandler(torchserve.BaseHandler):
             LoadError: one line with the file, the cause and the remedy.
         """
         self.settings = load_settings(context.config)
-        self._check_contract()
+        check_contract(self)
         self.options = self._options(context.config.get("handler"))
         self.model_dir, self.batch_size = context.model_dir, context.batch_size
         self.identity = ModelIdentity(context.model_name, context.model_version)
         self.device = pick_device(self.settings.device, context.gpu_id)
-        apply_threads(threads_for(self.settings.threads, context.config, usable_cores()))
+        self.threads = ThreadShare(self.settings.threads, context.config, usable_cores())
+        self.threads.refresh()
         self._model_section = context.manifest
         self.aux = load_auxiliary(self.settings.aux, context.model_dir)
         self.model = self._step("load_model", self.load_model)
         self.tokenizer = self._step("load_tokenizer", self.load_tokenizer)
         lock(self.model)
         self._step("prepare", self.prepare)
+        self.choice = self._step("choose_batching", self.choose_batching)
         close_when_told(self.close)
         self.initialized = True
         if self.settings.warmup:
@@ -148,6 +151,19 @@ class BatchHandler(torchserve.BaseHandler):
 
     def prepare(self) -> None:
         """Derive constants from model, tokenizer and ``self.aux``, once."""
+
+    def choose_batching(self) -> Choice:
+        """How features share a forward pass, after the model is there.
+
+        Raises:
+            SettingsError: ``tsbatch.batching.mode`` asks for what this handler cannot do.
+        """
+        asked = self.settings.batching.mode
+        if asked == "packed":
+            raise SettingsError("model-config.yaml: tsbatch.batching.mode: this handler cannot pack; use auto")
+        if asked == "padded":
+            return Choice("padded", "asked for in model-config.yaml")
+        return Choice("bucketed", "this handler does not pack")
 
     def examples(self) -> Sequence[Any]:
         """Item values for the warm-up, of the shapes that clients send. None means no warm-up."""
@@ -184,6 +200,7 @@ class BatchHandler(torchserve.BaseHandler):
     def run_batch(self, requests: Sequence[Request], sink: Any) -> BatchRecord:
         """Answer ``requests`` into ``sink`` and return what the batch cost."""
         record = BatchRecord.begin(requests, self.batch_size, self.free_since)
+        self.threads.refresh()
         process(self, requests, sink, record)
         self.free_since = record.ended
         return record
@@ -236,7 +253,7 @@ class BatchHandler(torchserve.BaseHandler):
         Returns:
             A list with one output a feature, or tensors with one row a feature (also in a mapping or tuple).
         """
-        moved = _to_device(tensors, self.device)
+        moved = to_device(tensors, self.device)
         if isinstance(moved, Mapping):
             return self.model(**moved)
         return self.model(*moved) if isinstance(moved, tuple) else self.model(moved)
@@ -275,7 +292,7 @@ class BatchHandler(torchserve.BaseHandler):
             "device": str(self.device),
             "threads": torch.get_num_threads(),
             "batch_size": self.batch_size,
-            "batching": {"mode": "bucketed" if self.buckets else "padded", "memory_cap": self.memory.limit},
+            "batching": {"mode": self.choice.mode, "reason": self.choice.reason, "memory_cap": self.memory.limit},
             "limits": self.settings.limits.model_dump(),
         }
 
@@ -290,7 +307,7 @@ class BatchHandler(torchserve.BaseHandler):
     @property
     def buckets(self) -> bool:
         """Whether micro-batches are cut by length."""
-        return self.settings.batching.mode != "padded"
+        return self.choice.mode == "bucketed"
 
     def _parameters(self, given: Mapping[str, Any]) -> Any:
         return given if self.parameters_class is None else parse_parameters(self.parameters_class, given)
@@ -307,38 +324,3 @@ class BatchHandler(torchserve.BaseHandler):
         if self.settings_class is not None:
             return parse_section(self.settings_class, {} if section is None else section, "handler")
         return MappingProxyType(section) if isinstance(section, dict) else MappingProxyType({})
-
-    def _check_contract(self) -> None:
-        cls = type(self)
-        if cls.handle is not BatchHandler.handle:
-            raise LoadError(
-                f"{cls.__name__} overrides handle, which is the batch loop; override the stages "
-                "(decode_item, preprocess, inference, postprocess, encode_response) instead"
-            )
-        for name, arguments in STAGE_ARGUMENTS.items():
-            if not _takes(getattr(self, name), len(arguments)):
-                call = f"{name}({', '.join(arguments)})"
-                raise LoadError(
-                    f"{cls.__name__}.{name} cannot be called as {call}; "
-                    f"write: def {name}({', '.join(('self', *arguments))})"
-                )
-
-
-def _takes(method: Callable[..., Any], count: int) -> bool:
-    try:
-        inspect.signature(method).bind(*range(count))
-    except TypeError:
-        return False
-    return True
-
-
-def _to_device(tensors: Any, device: torch.device) -> Any:
-    if device.type == "cpu":
-        return tensors
-    if isinstance(tensors, torch.Tensor):
-        return tensors.to(device, non_blocking=True)
-    if isinstance(tensors, Mapping):
-        return {key: _to_device(value, device) for key, value in tensors.items()}
-    if isinstance(tensors, (tuple, list)):
-        return type(tensors)(_to_device(value, device) for value in tensors)
-    return tensors

@@ -106,7 +106,7 @@ def _difference(alone: Answer, batched: Answer, tolerance: _Tolerance) -> str | 
         ("content type", alone.content_type, batched.content_type),
     ):
         if one != other:
-            return f"{what}: alone {one!r}, in the batch {other!r} ({batched.text[:_SHOWN]!r})"
+            return f"{what}: alone {one!r}, in the batch {other!r} ({batched.text[: 2 * _SHOWN]!r})"
     if alone.body == batched.body:
         return None
     try:

@@ -8,6 +8,7 @@ client did; each request gets exactly one reply.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from tsbatch.answer import encode_error
 from tsbatch.batching.identical import group_identical
 from tsbatch.batching.isolation import Outcome, isolate
 from tsbatch.batching.memory import is_out_of_memory, release_cached_memory
-from tsbatch.batching.planning import Bounds, plan
+from tsbatch.batching.planning import Bounds, plan, plan_packed
 from tsbatch.batching.rows import split, stack, to_cpu
 from tsbatch.errors import AnswerTooLarge, ContractBroken, OutOfMemory, ReplyError, StageFailed
 from tsbatch.request import Item, Request
@@ -52,7 +53,6 @@ def process(handler: BatchHandler, requests: Sequence[Request], sink: Sink, reco
         sink: takes one reply a request.
         record: filled with the batch's timings and counts.
     """
-    replies: list[Reply | None] = [None] * len(requests)
     # decode: each request on its own, so that what cannot be read hurts its sender alone.
     answers = [_decode(handler, request) for request in requests]
     works, twins = _distinct(handler, [item for items in answers if isinstance(items, list) for item in items])
@@ -70,16 +70,16 @@ def process(handler: BatchHandler, requests: Sequence[Request], sink: Sink, reco
         record.mark("postprocess")
     # encode: again each request on its own; a request fails as a whole with its first failed item.
     finished = iter(twins)
-    for place, (request, items) in enumerate(zip(requests, answers, strict=True)):
+    replies = []
+    for request, items in zip(requests, answers, strict=True):
         own = [works[next(finished)] for _ in items] if isinstance(items, list) else []
-        replies[place] = _reply(handler, request, items, own, record)
+        replies.append(_reply(handler, request, items, own, record))
     record.mark("encode")
-    timings = server_timings(record) if handler.settings.telemetry.server_timing else None
-    for place, reply in enumerate(replies):
-        if reply is not None:
-            if timings:  # into a copy: a subclass may give one Reply to several requests
-                reply = replace(reply, headers={**reply.headers, "Server-Timing": timings[place]})
-            sink.send(requests[place].index, reply)
+    if handler.settings.telemetry.server_timing:  # into copies: a subclass may give one Reply to several requests
+        headers = [{"Server-Timing": timing} for timing in server_timings(record)]
+        replies = [replace(reply, headers=reply.headers | own) for reply, own in zip(replies, headers, strict=True)]
+    for request, reply in zip(requests, replies, strict=True):
+        sink.send(request.index, reply)
 
 
 def _decode(handler: BatchHandler, request: Request) -> list[Item] | ReplyError | None:
@@ -125,16 +125,19 @@ def _infer(handler: BatchHandler, works: Sequence[Work], record: BatchRecord) ->
     if not slots:
         return
     lengths = _lengths(handler, [work.features[place] for work, place in slots], slots)
-    slots = [slot for slot in slots if slot[0].error is None]
     memory, batching = handler.memory, handler.settings.batching
     caps = [cap for cap in (batching.max_tokens, memory.limit) if cap is not None]
     bounds = Bounds(batching.max_features, min(caps) if caps else None)
-    groups = plan(lengths, len(slots), bounds=bounds, bucketed=handler.buckets, cost=handler.pass_cost)
+    if lengths and handler.choice.mode == "packed":
+        groups = plan_packed(lengths, bounds=bounds)
+    else:
+        groups = plan(lengths, len(slots), bounds=bounds, bucketed=handler.buckets, cost=handler.pass_cost)
     record.micro_batches = len(groups)
 
     def call(part: Sequence[int]) -> list[Any]:
-        longest = max((lengths[place] for place in part), default=1) if lengths else 1
+        cost = handler.choice.cost([lengths[place] for place in part]) if lengths else len(part)
         record.forward_passes += 1
+        started = time.perf_counter()
         try:
             features = [slots[place][0].features[slots[place][1]] for place in part]
             outputs = to_cpu(handler.inference(handler.collate(features)))
@@ -144,10 +147,11 @@ def _infer(handler: BatchHandler, works: Sequence[Work], record: BatchRecord) ->
                 memory.failed()
                 release_cached_memory()
             raise
-        memory.fitted(longest * len(part))
+        memory.fitted(cost)
         if lengths:
+            handler.pass_cost.observe(cost, time.perf_counter() - started)
             record.length += sum(lengths[place] for place in part)
-            record.padded_length += longest * len(part)
+            record.padded_length += cost
         return rows
 
     for group in groups:
@@ -162,9 +166,7 @@ def _infer(handler: BatchHandler, works: Sequence[Work], record: BatchRecord) ->
             work.error = work.error or outcome.error
 
 
-def _lengths(
-    handler: BatchHandler, features: Sequence[Any], slots: Sequence[tuple[Work, int]]
-) -> list[int] | None:
+def _lengths(handler: BatchHandler, features: Sequence[Any], slots: Sequence[tuple[Work, int]]) -> list[int] | None:
     """The features' lengths; a handler whose ``lengths`` fails is planned without, its answers are not lost."""
     try:
         lengths = handler.lengths(features)
@@ -208,9 +210,7 @@ def _explain(handler: BatchHandler, works: Sequence[Work]) -> None:
         work.error, work.result = outcome.error, outcome.result
 
 
-def _reply(
-    handler: BatchHandler, request: Request, decoded: Any, works: Sequence[Work], record: BatchRecord
-) -> Reply:
+def _reply(handler: BatchHandler, request: Request, decoded: Any, works: Sequence[Work], record: BatchRecord) -> Reply:
     error = decoded if isinstance(decoded, ReplyError) else next((work.error for work in works if work.error), None)
     if error is None:
         try:
@@ -227,9 +227,10 @@ def _checked(reply: Any, limit: int) -> Reply:
         raise ContractBroken(
             f"encode_response returned {type(reply).__name__}", expected="a Reply whose body is bytes", stage="encode"
         )
+    headers: Any = reply.headers
     if type(reply.status) is not int or not 200 <= reply.status <= 599:
         raise ContractBroken("encode_response returned a Reply without a status", expected="a number, 200 to 599")
-    if not isinstance(reply.headers, dict) or not all(isinstance(value, str) for value in reply.headers.values()):
+    if not isinstance(headers, dict) or not all(isinstance(value, str) for value in headers.values()):
         raise ContractBroken("encode_response returned a Reply with wrong headers", expected="a dict of str to str")
     if len(reply.body) > limit:
         raise AnswerTooLarge(

@@ -74,3 +74,16 @@ def pick_device(setting: str, gpu_id: int | None) -> torch.device:
         reason = str(error).splitlines()[0]
         raise SettingsError(f"model-config.yaml: tsbatch.device: {setting!r} cannot be used here: {reason}") from None
     return device
+
+
+def to_device(tensors: Any, device: torch.device) -> Any:
+    """Tensors on ``device``, also those inside mappings, tuples and lists."""
+    if device.type == "cpu":
+        return tensors
+    if isinstance(tensors, torch.Tensor):
+        return tensors.to(device, non_blocking=True)
+    if isinstance(tensors, Mapping):
+        return {key: to_device(value, device) for key, value in tensors.items()}
+    if isinstance(tensors, (tuple, list)):
+        return type(tensors)(to_device(value, device) for value in tensors)
+    return tensors

@@ -24,7 +24,7 @@ from tsbatch.call import Call
 from tsbatch.errors import LoadError
 from tsbatch.metric_lines import Captured, Metric, capture_metrics
 from tsbatch.settings import MAX_RESPONSE_SIZE
-from tsbatch.wire import Answer, WorkerDied, encode_batch, read_answers
+from tsbatch.wire import Answer, WireRequest, WorkerDied, encode_batch, read_answers
 from tsbatch.worker import (
     METRIC_LOGGERS,
     Connection,
@@ -187,7 +187,7 @@ class HandlerRunner:
             WorkerDied: the worker would have died of this batch.
             ValueError: there is no request.
         """
-        return self._run([Call.of(request) for request in requests])
+        return self._run([Call.of(request) for request in requests], {"explain": "False"})
 
     def predict_one(self, request: Any) -> Answer:
         """What a lonely request gets."""
@@ -195,12 +195,11 @@ class HandlerRunner:
 
     def explain(self, requests: Iterable[Any]) -> list[Answer]:
         """The same for ``/explanations``."""
-        calls = map(Call.of, requests)
-        return self._run([replace(call, headers={**call.headers, "explain": "True"}) for call in calls])
+        return self._run([Call.of(request) for request in requests], {"explain": "True"})
 
     def describe(self) -> Answer:
         """What the handler says to ``GET /models/NAME?customized=true``."""
-        return self._run([Call(fields={}, headers={"describe": "True"})])[0]
+        return self._run([None], {"describe": "True"})[0]
 
     @property
     def metrics(self) -> Sequence[Metric]:
@@ -212,7 +211,7 @@ class HandlerRunner:
         """Its metric lines that TorchServe would have dropped, a ``nan`` for example."""
         return self._captured.dropped
 
-    def _run(self, calls: Sequence[Call]) -> list[Answer]:
+    def _run(self, calls: Sequence[Call | None], added: Mapping[str, str]) -> list[Answer]:
         if self._service is None:
             raise RuntimeError("the runner is closed")
         if not calls:
@@ -220,14 +219,16 @@ class HandlerRunner:
         answers = []
         with self._at_work():
             for start in range(0, len(calls), self.batch_size):
-                answers += self._hand_over(calls[start : start + self.batch_size])
+                answers += self._hand_over(calls[start : start + self.batch_size], added)
         return answers
 
-    def _hand_over(self, calls: Sequence[Call]) -> list[Answer]:
+    def _hand_over(self, calls: Sequence[Call | None], added: Mapping[str, str]) -> list[Answer]:
         from ts.protocol.otf_message_handler import retrieve_msg
 
         ids = [str(uuid.uuid4()) for _ in calls]
-        connection = Connection(encode_batch(call.to_wire(name) for call, name in zip(calls, ids, strict=True)))
+        connection = Connection(
+            encode_batch(_request(call, name, added) for call, name in zip(calls, ids, strict=True))
+        )
         _, batch = retrieve_msg(connection)
         self._service.set_cl_socket(connection)
         try:
@@ -245,3 +246,8 @@ class HandlerRunner:
     def _load(self, plan: Plan, gpu_id: int | None) -> Any:
         with self._at_work():
             return load(plan, self.batch_size, gpu_id)
+
+
+def _request(call: Call | None, request_id: str, added: Mapping[str, str]) -> WireRequest:
+    # Without a call it is a GET: nothing but the frontend's own headers matters.
+    return WireRequest(request_id, added, ()) if call is None else call.to_wire(request_id, added)

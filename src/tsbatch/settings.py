@@ -51,12 +51,12 @@ class Limits(Section):
 class Batching(Section):
     """What shares a forward pass.
 
-    ``bucketed`` sorts the features by length and cuts where that saves padding, ``padded`` makes one pass,
-    ``auto`` leaves the choice to the handler. ``deduplicate: auto`` computes identical items once where the
-    task is deterministic, as the ready-made ones are.
+    ``packed`` pads nothing, where the model proves that it can; ``bucketed`` sorts the features by length and cuts
+    where that saves padding; ``padded`` makes one pass; ``auto`` leaves the choice to the handler.
+    ``deduplicate: auto`` computes identical items once where the task is deterministic, as the ready-made ones are.
     """
 
-    mode: Literal["auto", "bucketed", "padded"] = "auto"
+    mode: Literal["auto", "packed", "bucketed", "padded"] = "auto"
     max_features: int = Field(default=256, ge=1, description="features in one forward pass")
     max_tokens: int | None = Field(default=None, ge=1, description="padded length units in one forward pass")
     deduplicate: bool | Literal["auto"] = "auto"

@@ -8,6 +8,7 @@ ts/protocol/otf_message_handler.py of version 0.12.0.
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
     from tsbatch.handler import BatchHandler
 
 logger = logging.getLogger("tsbatch")
+
+
+_NOT_IN_A_NAME = re.compile(r"[^0-9A-Za-z!#$%&'*+.^_`|~-]")
+"""What a header's name cannot hold (RFC 9110, 5.6.2): Netty refuses it and the worker dies."""
+_SERVERS_OWN = frozenset({"content-type", "content-length", "transfer-encoding", "connection", "ts_stream_next"})
+"""Headers that frame the answer: TorchServe sets them, and a handler's would break the answer or replace its type."""
 
 
 class StandInBase:
@@ -118,8 +125,8 @@ class ContextSink:
             self._context.set_response_status(reply.status, _phrase(reply.status), index)
         self._context.set_response_content_type(index, _ascii(reply.content_type) or JSON)
         for name, value in reply.headers.items():
-            # TorchServe keeps the content type among the headers; one of the same name would replace it.
-            if (key := _ascii(name)) and key.lower() != "content-type":
+            key = _NOT_IN_A_NAME.sub("-", str(name))
+            if key and key.lower() not in _SERVERS_OWN:
                 self._context.set_response_header(index, key, _ascii(value))
 
 
@@ -130,9 +137,12 @@ def _phrase(status: int) -> str:
         return "Unknown"
 
 
-def _ascii(text: Any) -> str:
+def _ascii(value: Any) -> str:
     """Text that may stand in a header: printable ASCII, no line breaks (Netty refuses them and the worker dies)."""
-    return "".join(character if " " <= character <= "~" else "?" for character in str(text))
+    text = str(value)
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(character if " " <= character <= "~" else "?" for character in text)
 
 
 def serve_batch(handler: BatchHandler, rows: Any, context: Any) -> list[bytes]:
@@ -186,9 +196,7 @@ class TorchServeMetrics:
 
     def __init__(self, cache: Any) -> None:
         self._cache = cache
-        self.knows_ours = any(
-            name in metrics for metrics in getattr(cache, "cache", {}).values() for name in COUNTERS
-        )
+        self.knows_ours = any(name in metrics for metrics in getattr(cache, "cache", {}).values() for name in COUNTERS)
 
     def count(self, name: str, value: float, dimensions: Mapping[str, str]) -> None:
         """Add ``value`` to the counter ``name``, under the batch's first request id."""

@@ -290,10 +290,8 @@ def failed_batch(ids: Iterable[str], code: int, message: str) -> list[Answer]:
     """The answers of a batch that failed as a whole (RestJob.sendError)."""
     status = 507 if code == 413 else code
     body = {"code": status, "type": "InternalServerException", "message": message}
-    text = json.dumps(body, indent=2, ensure_ascii=False) + "\n"
-    # Gson escapes what would be markup in HTML.
-    escaped = re.sub("[<>&=']", lambda found: f"\\u{ord(found[0]):04x}", text).encode("utf-8", "replace")
+    text = (json.dumps(body, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "replace")
     known = status in {member.value for member in HTTPStatus}
     phrase = HTTPStatus(status).phrase if known else f"Unknown Status ({status})"
     headers = Headers({"content-type": "application/json"})
-    return [Answer(name, status, phrase, escaped, "application/json", headers, failed_whole_batch=True) for name in ids]
+    return [Answer(name, status, phrase, text, "application/json", headers, failed_whole_batch=True) for name in ids]

@@ -172,11 +172,16 @@ def model_infer(
 
 
 def outputs(response: Any) -> dict[str, Any]:
-    """The outputs of a ModelInferResponse by name: NumPy arrays, and nested lists of bytes for BYTES."""
+    """The outputs of a ModelInferResponse by name: NumPy arrays, and nested lists of bytes for BYTES.
+
+    TorchServe writes each element of BYTES as its JSON text: a string comes with its quotation marks.
+    """
     found: dict[str, Any] = {}
     for tensor in response.outputs:
-        data = list(getattr(tensor.contents, _CONTENTS[tensor.datatype]))
-        array = np.array(data, dtype=object) if tensor.datatype == "BYTES" else np.array(data)
-        reshaped = array.reshape(tuple(tensor.shape))
-        found[tensor.name] = reshaped.tolist() if tensor.datatype == "BYTES" else reshaped
+        shape, data = tuple(tensor.shape), list(getattr(tensor.contents, _CONTENTS[tensor.datatype]))
+        if tensor.datatype == "BYTES":
+            found[tensor.name] = np.array(data, dtype=object).reshape(shape).tolist()
+        else:
+            dtype = tensor.datatype.lower().replace("fp", "float")
+            found[tensor.name] = np.array(data, dtype=dtype).reshape(shape)
     return found

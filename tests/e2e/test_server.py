@@ -11,12 +11,14 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import pytest
 from support import get, log_text, make_archive, post, processes, request, worker_pids
 
+from tsbatch.cli import main
 from tsbatch.errors import UsageError
 from tsbatch.ops import instance as instances
 from tsbatch.ops import registration
@@ -57,11 +59,26 @@ def server(server_factory, echo):
     return server_factory(models=[echo])
 
 
-def tsbatch(*words: object, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tsbatch", *map(str, words)]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=120, check=False, env={**os.environ, **(env or {})}
-    )
+@dataclass(frozen=True)
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def tsbatch(capfd, monkeypatch):
+    """Runs a command in this process."""
+
+    def run(*words: object, env: dict[str, str] | None = None) -> Done:
+        with monkeypatch.context() as patch:
+            for name, value in (env or {}).items():
+                patch.setenv(name, value)
+            capfd.readouterr()
+            code = main([str(word) for word in words])
+        return Done(code, *capfd.readouterr())
+
+    return run
 
 
 def name_of(server: Server) -> list[str]:
@@ -120,12 +137,12 @@ class TestRunning:
         assert "MODEL_LOG" in log_text(server, "ts_log.log")
         assert "MODEL_LOG" not in log_text(server, "console.log")
 
-    def test_the_name_is_taken(self, server, echo):
+    def test_the_name_is_taken(self, tsbatch, server, echo):
         done = tsbatch("serve", "--models", echo, *name_of(server))
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert "is running" in done.stderr
 
-    def test_a_port_in_use_is_one_line(self, server, tmp_path):
+    def test_a_port_in_use_is_one_line(self, tsbatch, server, tmp_path):
         config = tmp_path / "config.properties"
         config.write_text(f"inference_address={server.inference_address}\n")
         done = tsbatch("serve", "--config", config, "--name", "second")
@@ -149,7 +166,7 @@ class TestEnding:
         server.stop()
         assert_nothing_left(server.instance, found)
 
-    def test_the_keeper_cleans_up_when_java_dies(self, echo):
+    def test_the_keeper_cleans_up_when_java_dies(self, tsbatch, echo):
         assert tsbatch("serve", "--models", echo, "--name", "detached", "--detach").returncode == 0
         instance = instances.find("detached")
         java = psutil.Process(instance.process.pid)
@@ -157,7 +174,7 @@ class TestEnding:
         java.kill()
         assert_nothing_left(instance, [*found])
 
-    def test_what_a_dead_server_left_is_cleaned_by_the_next_command(self, echo):
+    def test_what_a_dead_server_left_is_cleaned_by_the_next_command(self, tsbatch, echo):
         instance = Server.start(models=[echo], name="stale").detach()
         java = psutil.Process(instance.process.pid)
         found = [java, *java.children(recursive=True)]
@@ -168,7 +185,7 @@ class TestEnding:
         assert "ended by itself" in done.stderr
         assert_nothing_left(instance, found)
 
-    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
     def test_a_signal_ends_the_foreground_server(self, echo, number):
         with foreground("--models", echo, "--name", "front", "--json") as process:
             told = json.loads(process.stdout.readline())
@@ -191,7 +208,7 @@ class TestEnding:
             assert process.wait(30) == 130
         assert_nothing_left(instance, found)
 
-    def test_stop_from_elsewhere_ends_the_foreground_server(self, echo):
+    def test_stop_from_elsewhere_ends_the_foreground_server(self, tsbatch, echo):
         with foreground("--models", echo, "--name", "elsewhere", "--json") as process:
             process.stdout.readline()
             instance = instances.find("elsewhere")
@@ -217,7 +234,6 @@ FAILURES = {
     ),
     "missing": ("pass", "import no_such_module\n", "ModuleNotFoundError: No module named 'no_such_module'"),
     "runtime": ("raise RuntimeError('no kernel image')", "", "RuntimeError: no kernel image (runtime_handler.py:7)"),
-    "memory": ("raise MemoryError('37 GB')", "", "MemoryError: 37 GB"),
     "exits": ("sys.exit('cannot go on')", "", "cannot go on"),
     "silent": ("os._exit(3)", "", "the worker ended without a word"),
     "ours": (
@@ -230,7 +246,7 @@ FAILURES = {
 
 class TestFailures:
     @pytest.mark.parametrize("name", FAILURES)
-    def test_a_worker_that_cannot_load_is_told_at_once(self, server, folder, name):
+    def test_a_worker_that_cannot_load_is_told_at_once(self, tsbatch, server, folder, name):
         initialize, before, reason = FAILURES[name]
         bad = archive(folder, name, initialize, before=before)
         begin = time.monotonic()
@@ -241,14 +257,14 @@ class TestFailures:
         assert reason in done.stderr.splitlines()[-1]
         assert name not in server.management().models()
 
-    def test_a_worker_that_loads_too_long(self, server, folder):
+    def test_a_worker_that_loads_too_long(self, tsbatch, server, folder):
         config = SETTINGS.replace("startupTimeout: 60", "startupTimeout: 2")
         bad = archive(folder, "hangs", "time.sleep(60)", config=config)
         done = tsbatch("register", bad, *name_of(server))
         assert done.returncode == 3
         assert "did not finish loading within its startupTimeout" in done.stderr
 
-    def test_at_the_start(self, folder, echo):
+    def test_at_the_start(self, tsbatch, folder, echo):
         bad = archive(folder, "value", FAILURES["value"][0])
         done = tsbatch("serve", "--models", bad, "--models", echo, "--name", "bad", "--detach")
         assert done.returncode == 3
@@ -257,12 +273,12 @@ class TestFailures:
 
     def test_an_archive_that_torchserve_refuses_at_the_start(self, folder, tmp_path):
         made = archive(folder, "norun")
-        subprocess.run([sys.executable, "-c", BREAK_YAML, made], check=True)
-        with pytest.raises(ServerError, match=r"did not take norun\.mar: .*yaml"):
+        subprocess.run([sys.executable, "-c", BREAK_MANIFEST, made], check=True)
+        with pytest.raises(ServerError, match=r"did not take norun\.mar: Runtime is not defined or invalid"):
             Server.start(models=[made], name="refused")
         assert instances.load("refused") is None
 
-    def test_a_new_worker_that_fails_leaves_the_old_ones(self, server, folder, tmp_path):
+    def test_a_new_worker_that_fails_leaves_the_old_ones(self, tsbatch, server, folder, tmp_path):
         flag = tmp_path / "second"
         once = f"assert not os.path.exists({str(flag)!r}), 'only one of me'; open({str(flag)!r}, 'w').close()"
         with server.management() as management:
@@ -278,13 +294,12 @@ class TestFailures:
             Server.start(models=[echo], name="nojava", properties={"vmargs": "-Xmx1k1"})
 
 
-BREAK_YAML = """
-import shutil, sys, zipfile
-path = sys.argv[1]
+BREAK_MANIFEST = """
+import sys, zipfile
+path, manifest = sys.argv[1], "MAR-INF/MANIFEST.json"
 with zipfile.ZipFile(path) as old:
     members = {name: old.read(name) for name in old.namelist()}
-name = next(name for name in members if name.endswith(".yaml"))
-members[name] = b"minWorkers: [1\\n"
+members[manifest] = members[manifest].replace(b'"python"', b'"cobol"')
 with zipfile.ZipFile(path, "w") as new:
     for name, data in members.items():
         new.writestr(name, data)
@@ -292,7 +307,7 @@ with zipfile.ZipFile(path, "w") as new:
 
 
 class TestManaging:
-    def test_register_says_what_differs(self, server, folder):
+    def test_register_says_what_differs(self, tsbatch, server, folder):
         made = archive(folder, "asked")
         done = tsbatch(
             "register",
@@ -311,7 +326,7 @@ class TestManaging:
         assert [line.partition(":")[0] for line in told["differences"]] == ["response_timeout is 60, not 55 as asked"]
         assert tsbatch("register", made, *name_of(server)).returncode == 2
 
-    def test_scale_and_unregister(self, server, folder):
+    def test_scale_and_unregister(self, tsbatch, server, folder):
         made = archive(folder, "scaled")
         assert tsbatch("register", made, *name_of(server)).returncode == 0
         first = worker_pids(server, "scaled")
@@ -321,7 +336,7 @@ class TestManaging:
         assert tsbatch("unregister", "scaled", *name_of(server)).returncode == 0
         assert not any(map(psutil.pid_exists, first))
 
-    def test_two_archives_of_one_name_in_two_folders(self, server, folder, tmp_path):
+    def test_two_archives_of_one_name_in_two_folders(self, tsbatch, server, folder, tmp_path):
         for version in ("1.0", "2.0"):
             made = make_archive(
                 tmp_path / version, "twice", HANDLER.format(initialize="pass"), version=version, config=SETTINGS
@@ -330,21 +345,21 @@ class TestManaging:
         told = json.loads(tsbatch("models", "twice", "--json", *name_of(server)).stdout)
         assert sorted(model["version"] for model in told["models"]) == ["1.0", "2.0"]
 
-    def test_an_unknown_model_names_those_that_exist(self, server):
+    def test_an_unknown_model_names_those_that_exist(self, tsbatch, server):
         for words in (["models", "nope"], ["scale", "nope", "--workers", 1], ["unregister", "nope"]):
             done = tsbatch(*words, *name_of(server))
             assert done.returncode == 2
             assert "echo" in done.stderr.splitlines()[-1]
 
-    def test_a_server_that_others_started(self, server):
+    def test_a_server_that_others_started(self, tsbatch, server):
         url = ["--server", server.management_address]
         done = tsbatch("models", "--json", *url, env={"TSBATCH_TOKEN": str(server.management_token)})
-        assert json.loads(done.stdout)["models"][0]["name"] == "echo"
+        assert "echo" in {model["name"] for model in json.loads(done.stdout)["models"]}
         assert "TSBATCH_TOKEN" in (done := tsbatch("models", *url)).stderr
         assert done.returncode == 2
         assert tsbatch("models", "--server", "http://127.0.0.1:9").returncode == 3
 
-    def test_a_model_store_of_the_users(self, server_factory, echo, folder, tmp_path):
+    def test_a_model_store_of_the_users(self, tsbatch, server_factory, echo, folder, tmp_path):
         store = tmp_path / "store"
         store.mkdir()
         shutil.copy(echo, store / "echo.mar")
@@ -363,9 +378,9 @@ class TestManaging:
 
 
 class TestTokens:
-    def test_printed_curl_lines_outlive_the_tokens(self, echo, tmp_path):
+    def test_printed_curl_lines_outlive_the_tokens(self, tsbatch, echo, tmp_path):
         config = tmp_path / "config.properties"
-        config.write_text("token_expiration_min = 0.1\n")
+        config.write_text("token_expiration_min = 0.05\n")
         done = tsbatch("serve", "--models", echo, "--config", config, "--name", "short", "--detach")
         assert done.returncode == 0
         lines = [line for line in done.stdout.splitlines() if line.startswith("curl ")]
@@ -373,7 +388,7 @@ class TestTokens:
         try:
             token = instance.tokens.token("inference")
             answers = []
-            for _ in range(12):
+            for _ in range(7):
                 answers += [subprocess.run(shlex.split(line), capture_output=True, check=True).stdout for line in lines]
                 time.sleep(1)
             assert len(lines) == 2
@@ -383,14 +398,14 @@ class TestTokens:
         finally:
             instance.stop()
 
-    def test_a_server_object_renews_too_and_anybody_can_take_over(self, server_factory, echo):
-        server = server_factory(models=[echo], properties={"token_expiration_min": "0.1"})
-        time.sleep(8)
+    def test_a_server_object_renews_too_and_anybody_can_take_over(self, tsbatch, server_factory, echo):
+        server = server_factory(models=[echo], properties={"token_expiration_min": "0.05"})
+        time.sleep(5)
         assert get(server, "/ping").status == 200
         instance = server.detach()
         try:
             psutil.Process(instance.owner.pid).kill()
-            time.sleep(7)
+            time.sleep(4)
             assert tsbatch("models", "--name", instance.name).returncode == 0
             taken_over = instances.find(instance.name)
             assert taken_over.owner != instance.owner
@@ -399,7 +414,7 @@ class TestTokens:
             instances.find(instance.name).stop()
 
 
-def test_java_from_the_package_when_the_machine_has_none(echo):
+def test_java_from_the_package_when_the_machine_has_none(tsbatch, echo):
     bare = {"PATH": "/nonexistent", "JAVA_HOME": ""}
     try:
         done = tsbatch("serve", "--models", echo, "--name", "packaged", "--detach", "--json", env=bare)

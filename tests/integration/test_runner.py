@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tsbatch import LoadError
+from tsbatch import BatchHandler, LoadError
+from tsbatch.invariance import assert_batch_invariant
 from tsbatch.runner import Call, HandlerRunner, WorkerDied
 
 ECHO = """
@@ -31,10 +32,10 @@ class Echo:
 class Handler:
     """Answers with what ``answer(row, context, index)`` says."""
 
-    answer = staticmethod(lambda row, context, index: row.get("body"))
+    answer = staticmethod(lambda row, *_: row.get("body"))
 
     def initialize(self, context):
-        self.initialized_in = os.getcwd()
+        self.initialized_in = str(Path.cwd())
         self.properties = context.system_properties
         self.manifest, self.config = context.manifest, context.model_yaml_config
 
@@ -47,16 +48,20 @@ def handler(answer):
 
 
 @pytest.fixture
-def process():
+def process(tmp_path, monkeypatch):
     """What a runner must leave as it was, asserted afterwards."""
+
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
 
     def state():
         return (
-            os.getcwd(),
+            str(Path.cwd()),
             sys.path[:],
             sys.dont_write_bytecode,
             sorted(name for name in sys.modules if name in {"handler", "helper", "package", "package.part"}),
-            [path for path in sys.path_importer_cache if "tsbatch-" in path],
+            [path for path in sys.path_importer_cache if path.startswith(str(temporary))],
             [type(handler) for handler in logging.getLogger().handlers],
             logging.getLogger("ts.metrics.caching_metric").__dict__["level"],
             logging.getLogger("ts.metrics.caching_metric").handlers[:],
@@ -64,7 +69,7 @@ def process():
             signal.getsignal(signal.SIGTERM),
             torch.get_num_threads(),
             {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"},
-            sorted(Path(tempfile.gettempdir()).glob("tsbatch-????????")),
+            list(temporary.iterdir()),
         )
 
     before = state()
@@ -100,7 +105,7 @@ def test_torchserve_decodes_the_request(request_, row, make_mar):
 
 
 def test_headers_and_content_types_reach_the_context(tmp_path):
-    cls = handler(lambda row, context, index: context.get_all_request_header(index))
+    cls = handler(lambda _, context, index: context.get_all_request_header(index))
     with HandlerRunner.from_class(cls, tmp_path) as runner:
         answers = runner.predict([Call("x", headers={"X-A": "ü"}), Call(fields={"f": ("y", "image/png")})])
     assert answers[0].json() == {
@@ -108,6 +113,7 @@ def test_headers_and_content_types_reach_the_context(tmp_path):
         "Content-Type": "text/plain",
         "Content-Length": "1",
         "X-A": "ü",
+        "explain": "False",
     }
     assert answers[1].json()["f"] == {"content-type": "image/png"}
 
@@ -118,9 +124,11 @@ def test_describe_and_explain_carry_the_frontends_headers(tmp_path):
 
     with HandlerRunner.from_class(handler(answer), tmp_path) as runner:
         assert runner.describe().json() == {"row": {}, "describe": "True", "explain": None}
-        first, second = runner.explain(["a", Call("b", headers={"x": "y"})])
+        first, second = runner.explain(["a", Call("b", headers={"explain": "No"})])
         assert first.json() == {"row": {"body": "a"}, "describe": None, "explain": "True"}
         assert second.json()["explain"] == "True"
+        # The frontend's word counts, not the client's.
+        assert runner.predict_one(Call("a", headers={"explain": "True"})).json()["explain"] == "False"
 
 
 def test_a_raw_multipart_body_is_refused(make_mar):
@@ -177,7 +185,7 @@ def test_what_fails_a_whole_batch(answer, status, message, tmp_path):
 
 @pytest.mark.parametrize("result", [("a",), [], None, ["a", "b"]])
 def test_a_wrong_shape_fails_the_batch(result, tmp_path):
-    cls = type("Own", (Handler,), {"handle": lambda self, data, context: result})
+    cls = type("Own", (Handler,), {"handle": lambda *_: result})
     with HandlerRunner.from_class(cls, tmp_path) as runner:
         assert runner.predict_one("x").failed_whole_batch
 
@@ -193,18 +201,17 @@ def circular():
     [
         (lambda *_: "\ud800", "UnicodeEncodeError"),
         (lambda *_: circular(), "ValueError: Circular"),
-        (lambda row, context, index: context.set_response_header(index, "X-A", 1) or "", "AttributeError"),
-        (lambda row, context, index: context.set_response_header(index, "X-A", "1\r\nB: 2") or "", "header X-A"),
-        (lambda row, context, index: context.set_response_status(400, "Ungültig", index) or "", "not ASCII"),
+        (lambda _, context, index: context.set_response_header(index, "X-A", 1) or "", "AttributeError"),
+        (lambda _, context, index: context.set_response_header(index, "X-A", "1\r\nB: 2") or "", "header X-A"),
+        (lambda _, context, index: context.set_response_status(400, "Ungültig", index) or "", "not ASCII"),
         (lambda *_: b"x" * 6_553_501, "max_response_size"),
         (lambda *_: sys.exit(3), "SystemExit: 3"),
     ],
     ids=["surrogate", "circular", "number header", "line break", "phrase", "too large", "exit"],
 )
 def test_what_ends_a_worker(answer, said, tmp_path):
-    with HandlerRunner.from_class(handler(answer), tmp_path) as runner:
-        with pytest.raises(WorkerDied, match=said):
-            runner.predict(["x"])
+    with HandlerRunner.from_class(handler(answer), tmp_path) as runner, pytest.raises(WorkerDied, match=said):
+        runner.predict(["x"])
 
 
 def test_a_stream_is_one_body(tmp_path):
@@ -230,6 +237,25 @@ def test_more_requests_than_a_batch_holds_travel_in_several(tmp_path):
         assert len([metric for metric in runner.metrics if metric.name == "PredictionTime"]) == 3
         with pytest.raises(ValueError, match="at least one request"):
             runner.predict([])
+
+
+class Halved(BatchHandler):
+    """A handler of ours, in the same runner."""
+
+    def load_model(self):
+        return torch.nn.Identity()
+
+    def postprocess(self, outputs, items):
+        return (outputs / 2).tolist()
+
+
+def test_a_handler_of_ours_keeps_one_bad_request_to_itself(tmp_path, process):
+    with HandlerRunner.from_class(Halved, tmp_path, batch_size=4) as runner:
+        good, bad, more = runner.predict([1.0, Call("{broken", "application/json"), [3.0, 5.0]])
+        assert (good.json(), bad.status, more.json()) == (0.5, 400, [1.5, 2.5])
+        assert not bad.failed_whole_batch
+        assert {metric.name for metric in runner.metrics} >= {"HandlerTime", "PredictionTime", "FailedRequests"}
+        assert_batch_invariant(runner, [1.0, [3.0, 5.0], Call("{", "application/json"), [7.0]])
 
 
 # ---- metrics ---------------------------------------------------------------------------------------------------
@@ -295,7 +321,9 @@ def test_a_warning_of_torchserve_is_still_seen(tmp_path, caplog):
 
 
 def test_from_class_gives_context_and_writes_nothing(tmp_path, process):
-    (tmp_path / "helper.py").write_text("VALUE = 7")
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "helper.py").write_text("VALUE = 7")
 
     class Own(Handler):
         def initialize(self, context):
@@ -305,16 +333,16 @@ def test_from_class_gives_context_and_writes_nothing(tmp_path, process):
             self.value = helper.VALUE
 
     config = {"batchSize": 5, "handler": {"top": 3}}
-    with HandlerRunner.from_class(Own, tmp_path, settings=config, name="n", version="2.1", gpu_id=1) as runner:
+    with HandlerRunner.from_class(Own, model, settings=config, name="n", version="2.1", gpu_id=1) as runner:
         own = runner.handler
         assert type(own) is Own
-        assert (own.value, own.initialized_in, own.config) == (7, str(tmp_path), config)
+        assert (own.value, own.initialized_in, own.config) == (7, str(model), config)
         assert own.manifest["model"]["modelName"] == "n"
         assert own.manifest["model"]["modelVersion"] == "2.1"
-        assert own.properties["model_dir"] == str(tmp_path)
+        assert own.properties["model_dir"] == str(model)
         assert (own.properties["batch_size"], own.properties["gpu_id"]) == (5, 1)
         assert runner.batch_size == 5
-    assert [path.name for path in tmp_path.rglob("*")] == ["helper.py"]
+    assert [path.name for path in model.rglob("*")] == ["helper.py"]
 
 
 def test_settings_from_a_file(tmp_path):
@@ -364,7 +392,7 @@ def test_an_archive_works_in_its_own_folder_and_leaves_nothing(make_mar, process
         for _ in range(2):
             at_load, helper, folder, now, part, added = runner.predict_one("x").json()
             assert (helper, part, added) == ("h", "p", "a")
-            assert at_load == now == folder != os.getcwd()
+            assert at_load == now == folder != str(Path.cwd())
             assert Path(folder).stat().st_mode & 0o77 == 0
         assert not {"handler", "helper", "package", "added"} & sys.modules.keys()
     assert not Path(folder).exists()
@@ -374,8 +402,17 @@ def test_two_archives_with_the_same_module_names_do_not_meet(make_mar, process):
     source = "import helper\n" + ECHO.replace("repr(sorted(row.items()))", "helper.NAME")
     one = make_mar(source, name="one", files={"helper.py": "NAME = 'one'"})
     two = make_mar(source, name="two", files={"helper.py": "NAME = 'two'"})
-    with HandlerRunner.from_mar(one) as first, HandlerRunner.from_mar(two) as second, HandlerRunner.from_mar(one) as third:
-        assert [runner.predict_one("x").text for runner in (first, second, third, first)] == ["one", "two", "one", "one"]
+    with (
+        HandlerRunner.from_mar(one) as first,
+        HandlerRunner.from_mar(two) as second,
+        HandlerRunner.from_mar(one) as third,
+    ):
+        assert [runner.predict_one("x").text for runner in (first, second, third, first)] == [
+            "one",
+            "two",
+            "one",
+            "one",
+        ]
         assert type(first.handler) is not type(third.handler)
 
 
@@ -453,6 +490,7 @@ def test_what_loading_changed_in_the_process_is_undone(make_mar, process):
             def initialize(self, context):
                 torch.set_num_threads(1 + torch.get_num_threads())
                 os.environ["OWN_VARIABLE"] = "1"
+                os.environ["PATH"] = "own"
                 signal.signal(signal.SIGTERM, lambda *_: None)
 
             def handle(self, data, context):
@@ -466,7 +504,7 @@ def test_what_loading_changed_in_the_process_is_undone(make_mar, process):
 
 def test_close_closes_the_handler_once(tmp_path):
     closed = []
-    cls = type("Own", (Handler,), {"close": lambda self: closed.append(os.getcwd())})
+    cls = type("Own", (Handler,), {"close": lambda _: closed.append(str(Path.cwd()))})
     with HandlerRunner.from_class(cls, tmp_path) as runner:
         pass
     runner.close()
@@ -481,10 +519,16 @@ def test_close_closes_the_handler_once(tmp_path):
 @pytest.mark.parametrize(
     "source,said",
     [
-        ("import not_installed_anywhere\n" + ECHO, "m.mar: ModuleNotFoundError: No module named 'not_installed_anywhere'"),
+        (
+            "import not_installed_anywhere\n" + ECHO,
+            "m.mar: ModuleNotFoundError: No module named 'not_installed_anywhere'",
+        ),
         ("from os import nothing_like_it\n" + ECHO, "m.mar: ImportError: cannot import name 'nothing_like_it'"),
         ("class A: pass\nclass B: pass\n", "m.mar: ValueError: Expected only one class"),
-        (ECHO.replace("self.context = context", "raise OSError('weights.bin is gone')"), "OSError: weights.bin is gone"),
+        (
+            ECHO.replace("self.context = context", "raise OSError('weights.bin is gone')"),
+            "OSError: weights.bin is gone",
+        ),
         (ECHO.replace("self.context = context", "raise SystemExit('enough')"), "SystemExit: enough"),
         ("def broken(:", "SyntaxError"),
     ],
@@ -496,12 +540,14 @@ def test_a_handler_that_does_not_load(source, said, make_mar, process):
 
 
 def test_a_load_error_of_the_handler_is_passed_on_as_it_is(tmp_path):
-    cls = type("Own", (Handler,), {"initialize": lambda self, context: raise_(LoadError("weights: missing; pack them"))})
+    cls = type("Own", (Handler,), {"initialize": lambda *_: raise_(LoadError("weights: missing; pack them"))})
     with pytest.raises(LoadError, match=r"^weights: missing; pack them$"):
         HandlerRunner.from_class(cls, tmp_path)
 
 
-@pytest.mark.parametrize("name", ["../escaped.py", "/tmp/escaped.py", "a/../../escaped.py", "..\\escaped.py", "C:\\x.py"])
+@pytest.mark.parametrize(
+    "name", ["../escaped.py", "/tmp/escaped.py", "a/../../escaped.py", "..\\escaped.py", "C:\\x.py"]
+)
 def test_an_archive_that_reaches_outside_is_refused(name, make_mar, tmp_path, process):
     mar = make_mar(ECHO)
     with zipfile.ZipFile(mar, "a") as archive:
@@ -516,28 +562,30 @@ def test_an_archive_with_a_link_is_refused(make_mar, process):
     entry.external_attr = 0o120777 << 16
     with zipfile.ZipFile(mar, "a") as archive:
         archive.writestr(entry, "/etc/passwd")
-    with pytest.raises(LoadError, match="'weights.bin' is a link"):
+    with pytest.raises(LoadError, match=r"'weights\.bin' is a link"):
         HandlerRunner.from_mar(mar)
 
 
 def test_archives_that_are_none(make_mar, tmp_path, process):
     broken = make_mar(ECHO, name="cut")
     broken.write_bytes(broken.read_bytes()[:-40])
-    with pytest.raises(LoadError, match="cut.mar: not a readable model archive"):
+    with pytest.raises(LoadError, match=r"cut\.mar: not a readable model archive"):
         HandlerRunner.from_mar(broken)
     with pytest.raises(LoadError, match="there is no such archive"):
         HandlerRunner.from_mar(tmp_path / "absent.mar")
     with zipfile.ZipFile(tmp_path / "empty.mar", "w") as archive:
         archive.writestr("a.txt", "")
-    with pytest.raises(LoadError, match="empty.mar: no MAR-INF/MANIFEST.json in it"):
+    with pytest.raises(LoadError, match=r"empty\.mar: no MAR-INF/MANIFEST\.json in it"):
         HandlerRunner.from_mar(tmp_path / "empty.mar")
     with zipfile.ZipFile(tmp_path / "odd.mar", "w") as archive:
         archive.writestr("MAR-INF/MANIFEST.json", json.dumps({"model": {}}))
-    with pytest.raises(LoadError, match="odd.mar: .*is no manifest of a model .KeyError: 'handler'"):
+    with pytest.raises(LoadError, match=r"odd\.mar: .*is no manifest of a model .KeyError: 'handler'"):
         HandlerRunner.from_mar(tmp_path / "odd.mar")
 
 
-@pytest.mark.parametrize("text,said", [("- a\n- b\n", "expected keys and values, got list"), ("a: [", "cannot be read")])
+@pytest.mark.parametrize(
+    "text,said", [("- a\n- b\n", "expected keys and values, got list"), ("a: [", "cannot be read")]
+)
 def test_a_wrong_model_config(text, said, make_mar, tmp_path):
     with pytest.raises(LoadError, match=said):
         HandlerRunner.from_mar(make_mar(ECHO, config=text))

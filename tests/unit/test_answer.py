@@ -144,6 +144,10 @@ def test_an_error_is_always_answered(message, error, request_):
     assert reply.phrase.isprintable()
 
 
+def test_half_a_surrogate_pair_costs_one_character_of_the_message():
+    assert read(encode_error(BadRequest("a\ud800b"), plain(), MODEL))["error"]["message"] == "a?b"
+
+
 def test_a_long_message_is_cut():
     message = read(encode_error(BadRequest("x" * 5000), plain(), MODEL))["error"]["message"]
     assert len(message) == MAX_MESSAGE

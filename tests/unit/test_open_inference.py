@@ -66,6 +66,7 @@ def test_strings_over_rest_and_grpc():
 def test_shapes_of_strings():
     assert read_payload(rest(tensor("BYTES", [2, 1], [["a"], ["b"]])), wants="text").values == ["a", "b"]
     assert read_payload(rest(tensor("BYTES", [1, 2], ["a", "b"]))).values == [["a", "b"]]
+    assert read_payload(rest(tensor("BYTES", [2, 1], ["a", "b"]))).values == [["a"], ["b"]]
     with pytest.raises(Unprocessable, match="item 0 is a list"):
         read_payload(rest(tensor("BYTES", [1, 2], ["a", "b"])), wants="text")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -95,7 +96,11 @@ def test_status_phrase_content_type_and_headers_are_each_requests_own():
         types=["application/json", "text/plain"],
         headers=[{"Server-Timing": "total;dur=1"}, {"X-Price": "5 €, naïve"}],
     )
-    assert (first.status, first.content_type, first.headers["server-timing"]) == (200, "application/json", "total;dur=1")
+    assert (first.status, first.content_type, first.headers["server-timing"]) == (
+        200,
+        "application/json",
+        "total;dur=1",
+    )
     assert (second.status, second.phrase, second.ok, second.text) == (400, "Bad Request", False, "no")
     # Netty writes Latin-1.
     assert second.headers["x-price"] == "5 ?, naïve"
@@ -120,11 +125,10 @@ def test_a_failed_batch_is_every_requests_answer():
     assert answers[0].content_type == answers[0].headers["content-type"] == "application/json"
 
 
-def test_the_body_of_a_failed_batch_is_gsons():
+def test_the_body_of_a_failed_batch_is_the_frontends():
     (one,) = failed_batch(["x"], 500, "a<b> & 'c' = ü")
     assert one.body == (
-        b'{\n  "code": 500,\n  "type": "InternalServerException",\n'
-        b'  "message": "a\\u003cb\\u003e \\u0026 \\u0027c\\u0027 \\u003d \xc3\xbc"\n}\n'
+        b'{\n  "code": 500,\n  "type": "InternalServerException",\n  "message": "a<b> & \'c\' = \xc3\xbc"\n}\n'
     )
 
 
@@ -139,7 +143,7 @@ def test_the_status_of_a_failed_batch(code, status, phrase):
 
 def test_a_body_may_have_max_response_size_bytes_and_not_one_more():
     assert read_answers([respond([b"1234"])], ["id-0"], max_response_size=20)[0].body == b"1234"
-    with pytest.raises(WorkerDied, match="the body has 21 bytes and TorchServe takes 20.*max_response_size"):
+    with pytest.raises(WorkerDied, match=r"the body has 21 bytes and TorchServe takes 20.*max_response_size"):
         read_answers([respond([b"x" * 21])], ["id-0"], max_response_size=20)
 
 
@@ -153,7 +157,7 @@ def test_the_limit_holds_for_each_body_alone():
     ids=["phrase", "content type", "long phrase"],
 )
 def test_text_that_is_not_ascii_puts_the_frame_out_of_step(context):
-    with pytest.raises(WorkerDied, match="out of step at byte .* not ASCII"):
+    with pytest.raises(WorkerDied, match=r"out of step at byte .* not ASCII"):
         answer(b"body", **context)
 
 
@@ -170,10 +174,8 @@ def test_bytes_after_the_frame():
 
 @given(st.binary(max_size=80))
 def test_any_bytes_are_a_response_or_a_dead_worker(noise):
-    try:
+    with suppress(WorkerDied):
         assert decode_response(noise).code is not None
-    except WorkerDied:
-        pass
 
 
 @pytest.mark.parametrize("length", [-2, -3, 2**31 - 1])

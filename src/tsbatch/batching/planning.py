@@ -13,12 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
-
-@dataclass(frozen=True, slots=True)
-class PassCost:
-    """What a forward pass costs: ``fixed + n * longest`` in padded length units."""
-
-    fixed: float = 16.0
+from tsbatch.batching.cost import PassCost
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +34,7 @@ def plan(
         count: number of features.
         bounds: limits of one micro-batch; a feature that is over them alone still gets a pass of its own.
         bucketed: cut where that makes the sum of costs least; otherwise only where the bounds force it.
-        cost: the cost model.
+        cost: what a pass costs: ``fixed + n * longest``.
     """
     if count == 0:
         return []
@@ -50,6 +45,26 @@ def plan(
     ordered = [max(1, lengths[place]) for place in order]
     cuts = _cheapest_cuts(ordered, bounds, cost) if bucketed else _forced_cuts(ordered, bounds)
     return [order[start:stop] for start, stop in pairwise(cuts)]
+
+
+def plan_packed(lengths: Sequence[int], *, bounds: Bounds) -> list[list[int]]:
+    """The micro-batches of a packed run: nothing is padded, so only the bounds cut, here on the sum of lengths.
+
+    Longest first, each into the first micro-batch with room (first fit decreasing).
+    """
+    groups: list[list[int]] = []
+    sums: list[int] = []
+    for place in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
+        length = lengths[place]
+        for number, group in enumerate(groups):
+            if len(group) < bounds.features and (bounds.cost is None or sums[number] + length <= bounds.cost):
+                group.append(place)
+                sums[number] += length
+                break
+        else:
+            groups.append([place])
+            sums.append(length)
+    return groups
 
 
 def _fits(longest: int, size: int, bounds: Bounds) -> bool:

@@ -6,9 +6,12 @@ no more than reading.
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import inspect
+import pickle
+import sys
 import warnings
+import zipfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -35,9 +38,9 @@ def load_any(model_dir: Path, section: Mapping[str, Any], device: torch.device) 
     """
     serialized, module_file = section.get("serializedFile"), section.get("modelFile")
     if module_file:
-        module = _module_class(module_file)()
+        module = _module_class(model_dir / module_file)()
         return load_weights(module, model_dir / serialized, device) if serialized else module.to(device)
-    path = model_dir / serialized if serialized else _only_program(model_dir)
+    path = _existing(model_dir / serialized) if serialized else _only_program(model_dir)
     if path.suffix == ".pt2":
         return _load_exported(path, device)
     if path.suffix == ".pt":
@@ -54,9 +57,7 @@ def load_weights(module: torch.nn.Module, path: Path, device: torch.device) -> t
     Raises:
         LoadError: no such file, an unknown kind, or weights that do not fit the module.
     """
-    if not path.is_file():
-        raise LoadError(f"{path.name}: no such file in the archive; it has: {_listing(path.parent)}")
-    if path.suffix not in STATE_DICTS:
+    if _existing(path).suffix not in STATE_DICTS:
         raise LoadError(f"{path.name}: not a file of weights; expected one that ends in {', '.join(STATE_DICTS)}")
     weights = _read_weights(path, device)
     try:
@@ -83,7 +84,13 @@ def _read_weights(path: Path, device: torch.device) -> dict[str, Any]:
             from safetensors.torch import load_file
 
             return load_file(path, device=str(device))
-        return dict(torch.load(path, map_location=device, weights_only=True, mmap=True))
+        mapped = zipfile.is_zipfile(path)  # files from before torch 1.6 are none and cannot be memory-mapped
+        return dict(torch.load(path, map_location=device, weights_only=True, mmap=mapped))
+    except pickle.UnpicklingError:
+        raise LoadError(
+            f"{path.name}: is broken or holds more than weights (a whole pickled module?), which could run any code; "
+            "save a state dict: safetensors.torch.save_file(model.state_dict(), ...)"
+        ) from None
     except Exception as error:  # corrupt files raise anything
         reason = str(error).splitlines()[0] if str(error) else "no reason given"
         raise LoadError(
@@ -92,9 +99,13 @@ def _read_weights(path: Path, device: torch.device) -> dict[str, Any]:
         ) from None
 
 
-def _module_class(file: str) -> type[torch.nn.Module]:
-    name = Path(file).stem
-    module = importlib.import_module(name)
+def _module_class(path: Path) -> type[torch.nn.Module]:
+    # By its path, not its name: outside TorchServe the model's folder is not on sys.path.
+    spec = importlib.util.spec_from_file_location(path.stem, _existing(path))
+    if spec is None or spec.loader is None:
+        raise LoadError(f"{path.name}: not a Python file")
+    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     found = [
         entry
         for _, entry in inspect.getmembers(module, inspect.isclass)
@@ -102,7 +113,9 @@ def _module_class(file: str) -> type[torch.nn.Module]:
     ]
     if len(found) != 1:
         names = ", ".join(entry.__name__ for entry in found) or "none"
-        raise LoadError(f"{file}: expected one torch.nn.Module class, found {names}; override load_model to choose")
+        raise LoadError(
+            f"{path.name}: expected one torch.nn.Module class, found {names}; override load_model to choose"
+        )
     return found[0]
 
 
@@ -137,5 +150,11 @@ def _load_exported(path: Path, device: torch.device) -> Any:
         raise LoadError(f"{path.name}: not an exported program: {type(error).__name__}: {error}") from None
 
 
+def _existing(path: Path) -> Path:
+    if not path.is_file():
+        raise LoadError(f"{path.name}: no such file in the archive; it has: {_listing(path.parent)}")
+    return path
+
+
 def _listing(folder: Path) -> str:
-    return ", ".join(sorted(path.name for path in folder.iterdir())[:20]) or "nothing"
+    return ", ".join(sorted(path.name for path in folder.glob("*"))[:20]) or "nothing"

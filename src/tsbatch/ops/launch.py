@@ -22,6 +22,8 @@ LOGGING_CHOSEN = "-Dlog4j.configurationFile="
 
 CONFIG_FILE = "config.properties"
 CONSOLE = "console.log"
+REMARKS = ("WARNING: ", "Model server started.", "NOTE: Picked up", "Picked up")
+SIGNS = ("Failed to bind", "Invalid configuration", "Exception: ")
 
 
 def torchserve_home() -> Path:
@@ -94,7 +96,7 @@ def environment(work_dir: Path, temp_dir: Path, log_dir: Path, extra: Mapping[st
 
 def run(arguments: list[str], work_dir: Path, log_dir: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Start Java in its work folder and in its own session, so that a terminal's Ctrl-C does not reach it."""
-    with (log_dir / CONSOLE).open("ab") as console:
+    with (log_dir / CONSOLE).open("wb") as console:
         return subprocess.Popen(
             arguments,
             cwd=work_dir,
@@ -107,22 +109,8 @@ def run(arguments: list[str], work_dir: Path, log_dir: Path, env: Mapping[str, s
 
 
 def last_words(log_dir: Path) -> str:
-    """The line in which Java said why it ended."""
-    lines = [
-        line.strip()
-        for name in (CONSOLE, "ts_log.log")
-        if (log_dir / name).exists()
-        for line in (log_dir / name).read_text(encoding="utf-8", errors="replace").splitlines()
-    ]
-    for sign in (
-        "Failed to bind",
-        "Address already in use",
-        "Invalid configuration",
-        "Exception:",
-        "Error:",
-        "Exception",
-    ):
-        for line in reversed(lines):
-            if sign in line:
-                return line
-    return lines[-1] if lines else "it said nothing"
+    """What Java itself said when it ended: the first exception, else the first line that is no remark."""
+    text = (log_dir / CONSOLE).read_text(encoding="utf-8", errors="replace")
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith(REMARKS)]
+    telling = [line for line in lines if any(sign in line for sign in SIGNS)]
+    return (telling or lines or ["it said nothing"])[0]

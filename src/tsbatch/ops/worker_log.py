@@ -114,6 +114,7 @@ class WorkerLog:
         self._lives: dict[str, dict[str, Life]] = {}
         self._refused: dict[str, str] = {}
         self._refusing: str | None = None
+        self._failing: Life | None = None
         if from_now:
             self._server.skip()
             self._model.skip()
@@ -146,18 +147,21 @@ class WorkerLog:
     def _take_server(self, line: str) -> None:
         match = LINE.match(line)
         if match is None:
-            if self._refusing is not None and line and not line[0].isspace():
-                # Java's exception follows the warning: "package.Type: message".
-                self._refused.setdefault(self._refusing, line.partition(": ")[2] or line)
-                self._refusing = None
+            self._take_exception(line)
             return
-        self._refusing = None
+        self._refusing, self._failing = None, None
         if refused := REFUSED.search(match["text"]):
             self._refusing = Path(refused["file"]).name
         elif match["logger"] != "MODEL_LOG" and (worker := WORKER.match(match["thread"])):
-            life = self._life(worker)
-            life.died |= DEATH.search(match["text"]) is not None
-            life.timed_out |= TIMED_OUT in match["text"]
+            self._failing = self._life(worker)
+            self._failing.died |= DEATH.search(match["text"]) is not None
+
+    def _take_exception(self, line: str) -> None:
+        # Java's exception follows the line that reports it: "package.Type: message", then indented frames.
+        if self._refusing is not None and line and not line[0].isspace():
+            self._refused.setdefault(self._refusing, line.partition(": ")[2] or line)
+        elif self._failing is not None:
+            self._failing.timed_out |= TIMED_OUT in line
 
     def _take_model(self, line: str) -> None:
         match = LINE.match(line)

@@ -14,8 +14,10 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 
-from tsbatch.errors import LoadError, PayloadTooLarge
+from tsbatch.batching.choice import Choice
+from tsbatch.errors import LoadError, PayloadTooLarge, SettingsError
 from tsbatch.handler import BatchHandler
+from tsbatch.models.packing import PackedEncoder, prove
 
 UNLIMITED = 1_000_000
 """A tokenizer without a limit has a model_max_length of 1e30; over this it counts as none."""
@@ -63,6 +65,35 @@ class TextHandler(BatchHandler):
     def examples(self) -> Sequence[Any]:
         """Texts of the lengths that clients send."""
         return EXAMPLES
+
+    def choose_batching(self) -> Choice:
+        """Packed where this model proves on examples that it may; see ``models.packing``.
+
+        Raises:
+            SettingsError: packing is asked for and cannot be used.
+        """
+        asked = self.settings.batching.mode
+        if asked in ("bucketed", "padded"):
+            return super().choose_batching()
+        reason = self._pack()
+        if reason is None:
+            return Choice("packed", "the packed run gave the same answers as one by one")
+        if asked == "packed":
+            raise SettingsError(f"model-config.yaml: tsbatch.batching.mode: packed cannot be used: {reason}")
+        return Choice("bucketed", f"packing cannot be used: {reason}")
+
+    def _pack(self) -> str | None:
+        if not hasattr(self.model, "base_model"):
+            return "not a transformers model"
+        encoder = PackedEncoder(self.model)
+        features, _ = self.tokenize([*EXAMPLES, "word " * self.token_limit()], self.token_limit())
+        batch = {name: tensor.to(self.device) for name, tensor in self.collate(features).items()}
+        reason = prove(encoder, batch)
+        if reason is None:
+            encoder.on = True
+        else:
+            encoder.remove()
+        return reason
 
     def decode_item(self, value: Any) -> Any:
         """A text within the limit.

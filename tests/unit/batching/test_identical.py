@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
+
 from tsbatch.batching.identical import group_identical
 from tsbatch.request import NO_PARAMETERS, Item, Request
 

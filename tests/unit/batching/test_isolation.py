@@ -9,6 +9,7 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tsbatch.batching.isolation import isolate
 from tsbatch.errors import NotTried, ReplyError, StageFailed
 

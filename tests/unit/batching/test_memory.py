@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from tsbatch.batching.memory import MemoryCap, is_out_of_memory, release_cached_memory
 
 

@@ -7,6 +7,7 @@ from itertools import pairwise, permutations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tsbatch.batching.planning import Bounds, PassCost, plan
 
 LENGTHS = st.lists(st.integers(0, 60), min_size=1, max_size=10)

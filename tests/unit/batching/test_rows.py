@@ -7,6 +7,7 @@ from collections import OrderedDict, UserDict
 import numpy as np
 import pytest
 import torch
+
 from tsbatch.batching.rows import split, stack, to_cpu
 from tsbatch.errors import ContractBroken
 

@@ -1,0 +1,256 @@
+#!/usr/bin/env python3
+"""How often a registered ``close()`` is reached, for every way a worker's life can end.
+
+    python benchmarks/closing.py              the table of docs/closing.md
+    python benchmarks/closing.py --json       one JSON object on the last line
+    python benchmarks/closing.py --tries 3 --way stop
+
+Each try starts a worker, ends it in one of five ways while it is idle or busy, and looks for the file that its
+``on_close`` callback writes. The callback goes on stamping the time into that file for a second, so the last stamp
+tells how long a closing may take before SIGKILL.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import json
+import os
+import shutil
+import signal
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psutil
+
+from tsbatch.ops.archive import package
+from tsbatch.ops.model_config import ModelConfig
+from tsbatch.ops.server import Server
+
+MODEL = "closing"
+HANDLER = '''
+import os
+import time
+from pathlib import Path
+
+from tsbatch import BatchHandler
+
+
+class Closing(BatchHandler):
+    """Is busy as long and in the way it is told, and says when it is closed."""
+
+    def load_model(self):
+        return None
+
+    def prepare(self):
+        self.folder = Path(self.options["folder"])
+        self.on_close(self.stamp)
+
+    def stamp(self):
+        until = time.time() + 1
+        with (self.folder / f"closed-{os.getpid()}").open("w", buffering=1) as file:
+            while time.time() < until:
+                file.write(f"{time.time()}\\n")
+                time.sleep(0.0002)
+
+    def preprocess(self, items):
+        return [item.value for item in items]
+
+    def collate(self, features):
+        return features
+
+    def inference(self, tensors):
+        how = tensors[0]
+        if how != "idle":
+            (self.folder / f"busy-{os.getpid()}").touch()
+        if how == "asleep":
+            time.sleep(60)
+        until = time.time() + 60
+        while how == "computing" and time.time() < until:
+            sum(range(1000))
+        return tensors
+'''
+STATES = ("idle", "computing", "asleep")
+WAYS = ("unregister", "scale down", "stop", "time-out", "killed frontend")
+RESPONSE_TIMEOUT = 1
+SECONDS_TO_CLOSE = 5
+"""After this nothing comes any more; a worker whose frontend is gone may be busy for longer."""
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Row:
+    """What became of one way to end a worker in one state.
+
+    Attributes:
+        way: how it was ended.
+        state: what it was doing.
+        tries: how often that was tried.
+        reached: how often the callback began.
+        left: milliseconds that the callback had until SIGKILL, for each time it began; 1000 is "as long as it likes".
+    """
+
+    way: str
+    state: str
+    tries: int = 0
+    reached: int = 0
+    left: list[float] = field(default_factory=list)
+
+    def take(self, stamps: Sequence[float]) -> None:
+        """One more try, with the times the callback wrote down."""
+        self.tries += 1
+        if stamps:
+            self.reached += 1
+            self.left.append(round((stamps[-1] - stamps[0]) * 1000, 1))
+
+    @property
+    def time_left(self) -> str:
+        """How long a closing may take: least and median, for people."""
+        if not self.left:
+            return "-"
+        least, middle = min(self.left), statistics.median(self.left)
+        return "over 900 ms" if least > 900 else f"{least:.0f} ms, {middle:.0f} ms"
+
+
+class Bench:
+    """Servers and workers to end, and what they leave behind.
+
+    Args:
+        folder: where archive and files go.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        handler = folder / "closing_handler.py"
+        handler.write_text(HANDLER, encoding="utf-8")
+        config = ModelConfig(
+            workers=1,
+            batch_size=1,
+            response_timeout=RESPONSE_TIMEOUT * 120,
+            base={"handler": {"folder": str(folder)}},
+        )
+        self.archive = package(name=MODEL, handler=handler, config=config, output_dir=folder / "patient")
+        hasty = ModelConfig(response_timeout=RESPONSE_TIMEOUT, base={**config.base, "minWorkers": 1, "batchSize": 1})
+        self.hasty = package(name=MODEL, handler=handler, config=hasty, output_dir=folder / "hasty")
+
+    @contextlib.contextmanager
+    def server(self, archive: Path) -> Iterator[Server]:
+        """A server with one worker; Java may be dead in the end."""
+        with Server.start(models=[archive], name=f"closing-{os.getpid()}") as server:
+            yield server
+
+    def row(self, way: str, state: str, tries: int, say: Say) -> Row:
+        """Try ``tries`` times."""
+        row = Row(way, state)
+        one_server = way in {"unregister", "scale down", "time-out"}
+        with contextlib.ExitStack() as running:
+            server: Server | None = None
+            while row.tries < tries:
+                if server is None or not one_server:
+                    running.close()
+                    server = running.enter_context(self.server(self.hasty if way == "time-out" else self.archive))
+                row.take(self.end(server, way, state))
+                say(f"{way}, {state}: reached {row.reached} of {row.tries}")
+        return row
+
+    def end(self, server: Server, way: str, state: str) -> list[float]:
+        """End the server's worker in this way and return what its callback wrote down."""
+        with server.management() as management:
+            worker = psutil.Process(management.wait_ready(MODEL)["workers"][0]["pid"])
+            ask(server, "idle")  # a worker that has answered before, as workers in service have
+            asking = self._busy(server, worker.pid, state) if state != "idle" else None
+            if way == "unregister":
+                management.unregister(MODEL)
+            elif way == "scale down":
+                management.scale(MODEL, 0)
+            elif way == "stop":
+                server.stop()
+            elif way == "killed frontend":
+                os.kill(server.pid, signal.SIGKILL)
+            stamps = self._stamps(worker)
+            if asking:
+                asking.join(30)
+            if way == "unregister":
+                management.register(f"{MODEL}.mar")
+            elif way == "scale down":
+                management.scale(MODEL, 1)
+        return stamps
+
+    def _busy(self, server: Server, pid: int, state: str) -> threading.Thread:
+        """Let the worker do something, and return when it does."""
+        asking = threading.Thread(target=ask, args=(server, state), daemon=True)
+        asking.start()
+        sign = self.folder / f"busy-{pid}"
+        deadline = time.monotonic() + 30
+        while not sign.exists():
+            if time.monotonic() > deadline:
+                raise SystemExit("closing: the worker did not take the request")
+            time.sleep(0.005)
+        time.sleep(0.2)
+        return asking
+
+    def _stamps(self, worker: psutil.Process) -> list[float]:
+        with contextlib.suppress(psutil.TimeoutExpired):
+            worker.wait(RESPONSE_TIMEOUT + SECONDS_TO_CLOSE)
+        file = self.folder / f"closed-{worker.pid}"
+        if not file.exists():
+            return []
+        # The last line may be cut by SIGKILL.
+        return [float(line) for line in file.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]
+
+
+def ask(server: Server, how: str) -> None:
+    """One request that says what the worker is to do; the answer, if any, does not matter."""
+    connection = http.client.HTTPConnection(urlsplit(server.inference_address).netloc, timeout=90)
+    headers = {**server.headers("inference"), "Content-Type": "application/json"}
+    with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(connection):
+        connection.request("POST", f"/predictions/{MODEL}", json.dumps(how), headers)
+        connection.getresponse().read()
+
+
+def cells(ways: Sequence[str]) -> list[tuple[str, str]]:
+    """Every way with every state it can meet; an idle worker cannot be late."""
+    return [(way, state) for way in ways for state in STATES if (way, state) != ("time-out", "idle")]
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The rows as Markdown."""
+    lines = ["| how the worker ends | the worker is | `close()` reached | time it had (least, median) |", "| --- | --- | --- | --- |"]
+    lines += [f"| {row.way} | {row.state} | {row.reached} of {row.tries} | {row.time_left} |" for row in rows]
+    return "\n".join(lines)
+
+
+def main(words: list[str]) -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description="How often close() is reached.")
+    parser.add_argument("--tries", type=int, default=20, help="tries of each kind (default 20)")
+    parser.add_argument("--way", action="append", choices=WAYS, help="only this way; may be repeated")
+    parser.add_argument("--json", action="store_true", help="one JSON object on standard output, nothing else")
+    chosen = parser.parse_args(words)
+
+    def say(message: str) -> None:
+        print(message, file=sys.stderr, flush=True)
+
+    folder = Path(tempfile.mkdtemp(prefix="tsbatch-closing-"))
+    try:
+        bench = Bench(folder)
+        rows = [bench.row(way, state, chosen.tries, say) for way, state in cells(chosen.way or WAYS)]
+    finally:
+        shutil.rmtree(folder)
+    figures: dict[str, Any] = {"schema": 1, "tries": chosen.tries, "rows": [asdict(row) for row in rows]}
+    print(json.dumps(figures) if chosen.json else table(rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,271 @@
+"""Run a transformers encoder without padding: all tokens of a micro-batch in one row.
+
+::
+
+    ids (n, longest) ─ pack ─ ids (1, tokens) ─ encoder ─ states (1, tokens, h) ─ unpack ─ (n, longest, h)
+                              positions restarted                                           pooler, heads
+
+Attention is kept inside each sequence by an attention function registered through transformers' public interface.
+Sequences are sorted by length, so that those of one length share a call of the kernel on views, without a copy.
+Heads and poolers see states of shape (n, longest, h), as ever: those that take ``states[:, 0]`` stay right.
+
+Some architectures never call a registered function and would silently answer wrongly (MPNet, DeBERTa-v2, XLM). So
+packing must prove itself on examples when the worker loads, or it is not used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NAME: Final = "tsbatch_packed"
+TOLERANCE: Final = 1e-5
+"""Least agreement with the one-by-one states, as 1 - cosine; float32 rounding leaves 1e-7."""
+
+
+@dataclass(slots=True)
+class Layout:
+    """Where each sequence lies in the packed row.
+
+    Attributes:
+        tokens: for each token of the row, its place in the flattened padded batch.
+        positions: for each token of the row, its place in its sequence.
+        groups: runs of sequences of one length: first token, number of sequences, length.
+        calls: how often attention was computed over this layout.
+    """
+
+    tokens: torch.Tensor
+    positions: torch.Tensor
+    groups: Sequence[tuple[int, int, int]]
+    calls: int = 0
+    bands: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, mask: torch.Tensor) -> Layout:
+        """The layout of a padded batch, from its attention mask (n, longest); padding on the right."""
+        lengths = mask.sum(1).cpu().numpy()
+        order = np.argsort(-lengths, kind="stable")
+        ordered = lengths[order]
+        positions = np.concatenate([np.arange(length) for length in ordered])
+        tokens = np.repeat(order * mask.shape[1], ordered) + positions
+        groups, start = [], 0
+        for length, count in zip(*_runs(ordered), strict=True):
+            groups.append((start, int(count), int(length)))
+            start += int(count * length)
+        return cls(torch.from_numpy(tokens).to(mask.device), torch.from_numpy(positions).to(mask.device), groups)
+
+    def band(self, length: int, window: int, device: torch.device) -> torch.Tensor:
+        """The mask of attention to tokens less than ``window`` away, shape (length, length)."""
+        key = (length, window)
+        if key not in self.bands:
+            places = torch.arange(length, device=device)
+            self.bands[key] = (places[:, None] - places[None, :]).abs() < window
+        return self.bands[key]
+
+
+def _runs(ordered: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    values, counts = np.unique(ordered, return_counts=True)
+    return values[::-1], counts[::-1]
+
+
+class _State:
+    """The layout that the forward pass under way works on; one worker runs one pass at a time."""
+
+    layout: Layout | None = None
+
+
+def attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    **options: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention inside each sequence of the packed row; outside a packed pass what transformers does with SDPA.
+
+    Args:
+        module: the attention layer.
+        query: shape (1, heads, tokens, width); ``key`` and ``value`` alike, perhaps with fewer heads.
+        key: see ``query``.
+        value: see ``query``.
+        attention_mask: used outside a packed pass alone.
+        scaling: factor on the scores; None for 1/sqrt(width).
+        sliding_window: attend to tokens less than so many places away.
+        options: passed on outside a packed pass; what would change the answer inside one is refused.
+
+    Returns:
+        Shape (1, tokens, heads, width), and None for the weights.
+    """
+    layout = _State.layout
+    if layout is None:
+        from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+        output: tuple[torch.Tensor, None] = sdpa_attention_forward(
+            module, query, key, value, attention_mask, scaling=scaling, **options
+        )
+        return output
+    _refuse_what_is_not_kept(module, options)
+    layout.calls += 1
+    rows = [tensor.transpose(1, 2)[0] for tensor in (query, key, value)]
+    packed = torch.empty_like(rows[0])
+    for start, count, length in layout.groups:
+        stop = start + count * length
+        q, k, v = (row[start:stop].view(count, length, row.shape[1], row.shape[2]).transpose(1, 2) for row in rows)
+        far = sliding_window is not None and length > sliding_window
+        band = layout.band(length, int(sliding_window or 0), query.device) if far else None
+        grouped = {"enable_gqa": True} if k.shape[1] != q.shape[1] else {}
+        part = scaled_dot_product_attention(q, k, v, attn_mask=band, scale=scaling, **grouped)
+        packed[start:stop].view(count, length, packed.shape[1], packed.shape[2]).copy_(part.transpose(1, 2))
+    return packed.unsqueeze(0), None
+
+
+def _refuse_what_is_not_kept(module: torch.nn.Module, options: dict[str, Any]) -> None:
+    causal = options.get("is_causal")
+    if (getattr(module, "is_causal", False) if causal is None else causal) or options.get("position_bias") is not None:
+        raise NotImplementedError("causal attention and position biases cannot be packed")
+
+
+def _no_mask(*args: Any, **options: Any) -> torch.Tensor | None:
+    """The mask function: a packed pass needs none, any other gets what SDPA would."""
+    if _State.layout is not None:
+        return None
+    from transformers.masking_utils import sdpa_mask
+
+    mask: torch.Tensor | None = sdpa_mask(*args, **options)
+    return mask
+
+
+class PackedEncoder:
+    """A transformers model whose encoder runs packed while :attr:`on` is true.
+
+    The model is called as ever, with padded ``input_ids`` and ``attention_mask``; its base model packs on the way
+    in and unpacks on the way out.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.base: Any = model.base_model
+        self.on = False
+        self.last: Layout | None = None
+        self._forward: Callable[..., Any] = self.base.forward
+        self._first_position = _first_position(self.base)
+        _register()
+        self._before = model.config._attn_implementation  # noqa: SLF001  transformers has no other way to ask
+        model.set_attn_implementation(NAME)
+        self.base.forward = self._packed_forward
+
+    def remove(self) -> None:
+        """Put the model back as it was."""
+        self.on = False
+        self.base.forward = self._forward
+        self.model.set_attn_implementation(self._before)
+
+    @contextmanager
+    def switched_on(self, on: bool) -> Iterator[None]:
+        """Packed, or not, for a while."""
+        before, self.on = self.on, on
+        try:
+            yield
+        finally:
+            self.on = before
+
+    def _packed_forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        **options: Any,
+    ) -> Any:
+        types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
+        if not self.on or input_ids is None or attention_mask is None:
+            return self._forward(input_ids=input_ids, attention_mask=attention_mask, **types, **options)
+        layout = self.last = Layout.of(attention_mask)
+        packed = {name: tensor.reshape(1, -1)[:, layout.tokens] for name, tensor in types.items()}
+        _State.layout = layout
+        try:
+            output = self._forward(
+                input_ids=input_ids.reshape(1, -1)[:, layout.tokens],
+                position_ids=(layout.positions + self._first_position).unsqueeze(0),
+                **packed,
+                **{**options, "return_dict": True},
+            )
+        finally:
+            _State.layout = None
+        return self._unpacked(output, layout, input_ids.shape)
+
+    def _unpacked(self, output: Any, layout: Layout, shape: torch.Size) -> Any:
+        packed = output.last_hidden_state[0]
+        states = packed.new_zeros(shape[0] * shape[1], packed.shape[1])
+        states[layout.tokens] = packed
+        output.last_hidden_state = states.view(shape[0], shape[1], -1)
+        pooler = getattr(self.base, "pooler", None)
+        if pooler is not None and output.get("pooler_output") is not None:
+            output.pooler_output = pooler(output.last_hidden_state)
+        return output
+
+
+def _register() -> None:
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface
+
+    AttentionInterface.register(NAME, attention)
+    AttentionMaskInterface.register(NAME, _no_mask)
+
+
+def _first_position(base: Any) -> int:
+    """RoBERTa's family counts positions from padding_idx + 1; the others from 0."""
+    embeddings = getattr(base, "embeddings", None)
+    shifted = hasattr(embeddings, "create_position_ids_from_input_ids")
+    padding = getattr(embeddings, "padding_idx", None)
+    return padding + 1 if shifted and isinstance(padding, int) else 0
+
+
+def prove(encoder: PackedEncoder, batch: dict[str, torch.Tensor]) -> str | None:
+    """Why packing must not be used with this model, or None when it gives the same states.
+
+    Args:
+        encoder: the model.
+        batch: padded examples of mixed lengths, the longest that clients may send among them.
+    """
+    with torch.inference_mode():
+        with encoder.switched_on(False):
+            alone = [_states(encoder, _row(batch, place)) for place in range(len(batch["input_ids"]))]
+        try:
+            with encoder.switched_on(True):
+                together = _states(encoder, batch)
+        except Exception as error:  # an architecture that cannot be packed fails in its own way
+            return f"the packed pass raised {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    calls = encoder.last.calls if encoder.last else 0
+    layers = encoder.base.config.num_hidden_layers
+    if calls != layers:
+        return f"its attention called the registered function {calls} times in {layers} layers"
+    worst = max(_distance(states, row[: len(states)]) for states, row in zip(alone, together, strict=True))
+    return f"its states differ from the one-by-one run by {worst:.1e}" if not worst <= TOLERANCE else None
+
+
+def _states(encoder: PackedEncoder, batch: dict[str, torch.Tensor]) -> Any:
+    states = encoder.base(**batch).last_hidden_state
+    return states if len(states) > 1 else states[0]
+
+
+def _row(batch: dict[str, torch.Tensor], place: int) -> dict[str, torch.Tensor]:
+    length = int(batch["attention_mask"][place].sum())
+    return {name: tensor[place : place + 1, :length] for name, tensor in batch.items()}
+
+
+def _distance(one: torch.Tensor, other: torch.Tensor) -> float:
+    """The largest 1 - cosine of any token, not a number when there is one."""
+    cosine = torch.nn.functional.cosine_similarity(one.double(), other.double(), dim=-1)
+    return float((1 - cosine).max())

@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+
+from tsbatch.errors import UsageError
+from tsbatch.ops import management as module
+from tsbatch.ops import registration
+from tsbatch.ops.failure import ServerError
+from tsbatch.ops.management import Management, ModelNotFound, models_of, path_of, summary
+from tsbatch.ops.tokens import FixedToken
+
+TOKEN_ERROR = (400, {"code": 400, "type": "InvalidKeyException", "message": "Token Authorization failed."})
+
+
+def described(name="m", version="1.0", *, ready=1, wanted=1, **settings):
+    workers = [{"status": "READY" if number < ready else "UNLOADING"} for number in range(wanted)]
+    values = {"batchSize": 4, "maxBatchDelay": 50, "responseTimeout": 60, "startupTimeout": 60, **settings}
+    return {"modelName": name, "modelVersion": version, "minWorkers": wanted, "workers": workers, **values}
+
+
+class Fake:
+    """A server that answers with what a test puts in, and remembers what it was asked."""
+
+    def __init__(self):
+        self.answers = {}
+        self.calls = []
+
+    def answer(self, method, path, *answers):
+        self.answers[method, path] = list(answers)
+
+    def take(self, method, target, headers, body):
+        split = urlsplit(target)
+        self.calls.append((method, split.path, dict(parse_qsl(split.query)), headers.get("Authorization"), body))
+        left = self.answers.get((method, split.path), [(404, {"message": f"Model not found: {split.path}"})])
+        return left.pop(0) if len(left) > 1 else left[0]
+
+
+@pytest.fixture
+def fake():
+    it = Fake()
+
+    class Answer(BaseHTTPRequestHandler):
+        def handle_one(self):
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            status, answer = it.take(self.command, self.path, self.headers, body)
+            data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_GET = do_POST = do_PUT = do_DELETE = handle_one  # noqa: N815 - named by http.server
+
+        def log_message(self, *args):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    it.address = f"http://127.0.0.1:{server.server_port}"
+    yield it
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def api(fake, monkeypatch):
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_LOOKS", 0.01)
+    monkeypatch.setattr(module, "SECONDS_FOR_LAST_WORDS", 0.01)
+    with Management(fake.address, FixedToken("secret")) as client:
+        yield client
+
+
+def test_registering_uses_query_parameters_only(fake, api):
+    fake.answer("POST", "/models", (200, {"status": "ok"}))
+    api.register("a b&c.mar", batch_size=4, initial_workers=0)
+    asked = {"url": "a b&c.mar", "batch_size": "4", "initial_workers": "0", "synchronous": "true"}
+    assert fake.calls == [("POST", "/models", asked, "Bearer secret", b"")]
+
+
+def test_scaling_sets_both_ends(fake, api):
+    fake.answer("PUT", "/models/m/2", (202, {"status": "…"}))
+    api.scale("m", 3, "2", synchronous=False)
+    assert fake.calls[0][2] == {"min_worker": "3", "max_worker": "3", "synchronous": "false"}
+
+
+def test_names_with_any_characters():
+    assert path_of("a/b ?", "1.0") == "/models/a%2Fb%20%3F/1.0"
+
+
+def test_models_are_read_page_by_page(fake, api):
+    pages = [
+        (200, {"nextPageToken": "100", "models": [{"modelName": "a", "modelUrl": "a.mar"}]}),
+        (200, {"models": [{"modelName": "b", "modelUrl": "b.mar"}]}),
+    ]
+    fake.answer("GET", "/models", *pages)
+    assert api.models() == {"a": "a.mar", "b": "b.mar"}
+    assert [call[2]["next_page_token"] for call in fake.calls] == ["0", "100"]
+
+
+def test_a_token_renewed_in_between_is_tried_again(fake, api):
+    fake.answer("GET", "/models/m", TOKEN_ERROR, (200, [described()]))
+    assert api.describe("m")["modelName"] == "m"
+
+
+@pytest.mark.parametrize(
+    "answer, error, message",
+    [
+        (TOKEN_ERROR, UsageError, "does not take the management token; set TSBATCH_TOKEN"),
+        ((404, {"message": "Model not found: m"}), ModelNotFound, "Model not found: m; the server has: a"),
+        ((405, {"message": "not allowed"}), ServerError, "started without enable_model_api=true"),
+        ((409, {"message": "Model version 1.0 is already\nregistered"}), UsageError, "1.0 is already registered$"),
+        ((500, {"message": "Failed to start workers"}), ServerError, "Failed to start workers"),
+        ((500, b"<html>"), ServerError, "<html>"),
+        ((503, b""), ServerError, "the server answered 503"),
+    ],
+)
+def test_errors_become_one_line(fake, api, answer, error, message):
+    fake.answer("DELETE", "/models/m", answer)
+    fake.answer("GET", "/models", (200, {"models": [{"modelName": "a", "modelUrl": ""}]}))
+    with pytest.raises(error, match=message) as caught:
+        api.unregister("m")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_server_that_is_not_there():
+    with Management("http://127.0.0.1:9") as api, pytest.raises(ServerError, match=r"cannot reach the server"):
+        api.models()
+
+
+def test_waiting_looks_at_the_workers(fake, api):
+    told = []
+    looks = [(200, [described(ready=ready, wanted=2)]) for ready in (0, 1, 2)]
+    fake.answer("GET", "/models/m/1.0", *looks)
+    assert len(api.wait_ready("m", "1.0", on_progress=told.append)["workers"]) == 2
+    assert told == [f"loading m 1.0: {ready} of 2 workers READY" for ready in (0, 1)] + ["m 1.0: 2 workers READY"]
+
+
+def test_waiting_ends(fake, api):
+    fake.answer("GET", "/models/m", (200, [described(ready=0)]))
+    with pytest.raises(ServerError, match=r"m 1.0 has 0 of 1 workers READY after 0 s"):
+        api.wait_ready("m", timeout=0.05)
+
+
+@pytest.mark.parametrize("ready, wanted, status", [(0, 0, "NO WORKERS"), (1, 2, "LOADING"), (2, 2, "READY")])
+def test_a_summary_in_our_words(ready, wanted, status):
+    told = summary(described(ready=ready, wanted=wanted))
+    assert (told["workers"], told["wanted_workers"], told["status"], told["batch_size"]) == (ready, wanted, status, 4)
+
+
+def test_every_version_of_every_model(fake, api):
+    fake.answer("GET", "/models", (200, {"models": [{"modelName": "m", "modelUrl": "m.mar"}]}))
+    fake.answer("GET", "/models/m/all", (200, [described(), described(version="2.0")]))
+    assert [model["version"] for model in models_of(api)] == ["1.0", "2.0"]
+
+
+class TestRegistration:
+    def test_a_model_that_does_not_load_is_not_left_behind(self, fake, api, monkeypatch):
+        nothing, one = (200, {"models": []}), (200, {"models": [{"modelName": "m", "modelUrl": "m.mar"}]})
+        fake.answer("GET", "/models", nothing, one)
+        fake.answer("GET", "/models/m/all", (200, [described(ready=0)]))
+        fake.answer("GET", "/models/m/1.0", (200, [described(ready=0, startupTimeout=-130)]))
+        fake.answer("POST", "/models", (202, {}))
+        fake.answer("DELETE", "/models/m/1.0", (200, {}))
+        with pytest.raises(ServerError, match=r"0 of 1 workers"):
+            registration.register(api, "http://host/m.mar")
+        assert fake.calls[-1][:2] == ("DELETE", "/models/m/1.0")
+
+    def test_differences_between_asked_and_effective(self):
+        asked = {"batch_size": 4, "response_timeout": 55, "startup_timeout": 99}
+        model = described(responseTimeout=120)
+        del model["startupTimeout"]  # older servers do not tell it
+        found = registration.differences(asked, model)
+        assert [(one.setting, one.asked, one.effective) for one in found] == [("response_timeout", 55, 120)]
+        assert str(found[0]).startswith("response_timeout is 120, not 55 as asked: the archive's model-config.yaml")
+
+    def test_a_failed_scale_goes_back(self, fake, api):
+        looks = [(200, [described()]), (200, [described(ready=1, wanted=2, startupTimeout=-130)])]
+        fake.answer("GET", "/models/m", *looks)
+        fake.answer("PUT", "/models/m", (202, {}))
+        with pytest.raises(ServerError, match=r"1 of 2 workers"):
+            registration.scale(api, "m", 2)
+        assert [call[2]["min_worker"] for call in fake.calls if call[0] == "PUT"] == ["2", "1"]

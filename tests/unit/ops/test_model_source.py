@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import json
+import zipfile
+
+import pytest
+
+from tsbatch.errors import UsageError
+from tsbatch.ops.model_source import ModelSource, place, sources_of
+
+
+def write_mar(path, manifest):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("MAR-INF/MANIFEST.json", json.dumps(manifest))
+    return path
+
+
+def mar(path, name="embed", version="2.0"):
+    return write_mar(path, {"model": {"modelName": name, "modelVersion": version}})
+
+
+def test_name_and_version_come_from_the_manifest(tmp_path):
+    source = ModelSource.parse(mar(tmp_path / "file.mar"))
+    assert (source.name, source.version) == ("embed", "2.0")
+
+
+def test_a_name_of_the_persons_own(tmp_path):
+    path = mar(tmp_path / "file.mar")
+    assert ModelSource.parse(f"mine={path}") == ModelSource(path, "mine")
+    assert ModelSource(path, "mine").name == "mine"
+
+
+def test_an_equals_sign_in_a_file_name(tmp_path):
+    path = mar(tmp_path / "a=b.mar")
+    assert ModelSource.parse(path) == ModelSource(path)
+
+
+def test_a_folder_and_a_manifest_without_a_name(tmp_path):
+    (tmp_path / "my-model" / "MAR-INF").mkdir(parents=True)
+    (tmp_path / "my-model" / "MAR-INF" / "MANIFEST.json").write_text('{"model": {}}')
+    source = ModelSource.parse(tmp_path / "my-model")
+    assert (source.name, source.version) == ("my_model", None)
+
+
+def test_files_that_are_no_archives(tmp_path):
+    with pytest.raises(UsageError, match="no such archive"):
+        ModelSource.parse(tmp_path / "none.mar")
+    (tmp_path / "text.mar").write_text("hello")
+    with pytest.raises(UsageError, match=r"text\.mar is no model archive"):
+        _ = ModelSource.parse(tmp_path / "text.mar").name
+    with pytest.raises(UsageError, match="is no model archive"):
+        _ = ModelSource.parse(write_mar(tmp_path / "odd.mar", [])).name
+
+
+def test_links_in_a_store_of_ours(tmp_path):
+    store = tmp_path / "store"
+    store.mkdir()
+    first, second = ModelSource(mar(tmp_path / "a" / "m.mar")), ModelSource(mar(tmp_path / "b" / "m.mar"))
+    assert [first.link_into(store), first.link_into(store), second.link_into(store)] == ["m.mar", "m.mar", "m-2.mar"]
+    assert (store / "m-2.mar").resolve() == second.path
+
+
+def test_a_system_that_refuses_links(tmp_path, monkeypatch):
+    source = mar(tmp_path / "m.mar")
+
+    def refuse(self, target):
+        raise OSError("no links here")
+
+    monkeypatch.setattr("pathlib.Path.symlink_to", refuse)
+    with pytest.raises(OSError, match="no links here"):
+        place(source, tmp_path / "copy.mar")
+
+
+def test_what_load_models_names(tmp_path):
+    mar(tmp_path / "a.mar")
+    mar(tmp_path / ".hidden.mar")
+    (tmp_path / "notes.txt").write_text("")
+    assert sources_of("ALL", tmp_path) == [ModelSource(tmp_path / "a.mar")]
+    assert sources_of("a.mar, x=b.mar,http://h/c.mar,", tmp_path) == [
+        ModelSource(tmp_path / "a.mar"),
+        ModelSource(tmp_path / "b.mar", "x"),
+    ]
+    assert sources_of("", tmp_path) == []

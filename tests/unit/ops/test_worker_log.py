@@ -1,0 +1,141 @@
+# ruff: noqa: E501 - the lines of a log are as long as they are
+from __future__ import annotations
+
+import pytest
+
+from tsbatch.ops.worker_log import Tail, WorkerLog, errors_in, reason_in
+
+# Lines of a real TorchServe 0.12.0.
+SERVER = """\
+2026-11-29T17:55:00,853 [WARN ] main org.pytorch.serve.ModelServer - Failed to load model: nix.mar
+org.pytorch.serve.archive.model.ModelNotFoundException: Model not found at: nix.mar
+\tat org.pytorch.serve.archive.model.ModelArchive.downloadModel(ModelArchive.java:118) ~[model-server.jar:?]
+2026-11-29T17:55:06,367 [INFO ] W-9001-bad_1.0-stdout MODEL_LOG - Backend worker process died.
+2026-11-29T17:55:06,382 [DEBUG] W-9001-bad_1.0 org.pytorch.serve.wlm.WorkerThread - System state is : WORKER_STARTED
+2026-11-29T17:55:06,385 [WARN ] W-9001-bad_1.0 org.pytorch.serve.wlm.BatchAggregator - Load model failed: bad, error: Worker died.
+2026-11-29T17:55:06,385 [DEBUG] W-9001-bad_1.0 org.pytorch.serve.wlm.WorkerThread - W-9001-bad_1.0 State change WORKER_STARTED -> WORKER_STOPPED
+2026-11-29T17:55:06,400 [DEBUG] W-9000-ok_1.0 org.pytorch.serve.wlm.WorkerThread - W-9000-ok_1.0 State change WORKER_SCALED_DOWN -> WORKER_STOPPED
+"""
+MODEL = """\
+2026-11-29T17:55:05,961 [INFO ] W-9001-bad_1.0-stdout MODEL_LOG - s_name_part0=/tmp/x/.ts.sock, s_name_part1=9001, pid=5918
+2026-11-29T17:55:06,367 [INFO ] W-9001-bad_1.0-stdout MODEL_LOG - Backend worker process died.
+2026-11-29T17:55:06,368 [INFO ] W-9001-bad_1.0-stdout MODEL_LOG - Traceback (most recent call last):
+2026-11-29T17:55:06,368 [INFO ] W-9000-ok_1.0-stdout MODEL_LOG - a line of another worker in between
+2026-11-29T17:55:06,369 [INFO ] W-9001-bad_1.0-stdout MODEL_LOG -   File "/tmp/x/models/8000c1c1/bad.py", line 4, in initialize
+2026-11-29T17:55:06,369 [INFO ] W-9001-bad_1.0-stdout MODEL_LOG -     raise ValueError("the weights are wrong")
+2026-11-29T17:55:06,373 [INFO ] W-9001-bad_1.0-stdout MODEL_LOG - ValueError: the weights are wrong
+2026-11-29T17:55:09,655 [INFO ] W-9001-bad_1.0-stdout MODEL_LOG - s_name_part0=/tmp/x/.ts.sock, s_name_part1=9001, pid=6088
+"""
+TIMED_OUT = """\
+2026-11-29T18:17:01,000 [ERROR] W-9002-slow_1.0 org.pytorch.serve.wlm.WorkerThread - Backend worker error
+org.pytorch.serve.wlm.WorkerInitializationException: Backend worker did not respond in given time
+\tat org.pytorch.serve.wlm.WorkerThread.run(WorkerThread.java:275) [model-server.jar:?]
+"""
+
+
+@pytest.fixture
+def logs(tmp_path):
+    def write(server="", model=""):
+        for name, text in (("ts_log.log", server), ("model_log.log", model)):
+            with (tmp_path / name).open("a") as file:
+                file.write(text)
+
+    write()
+    return tmp_path, write
+
+
+def test_a_death_and_its_reason(logs):
+    folder, write = logs
+    log = WorkerLog(folder)
+    assert not log.died("bad", "1.0")
+    write(SERVER, MODEL)
+    assert log.died("bad", "1.0")
+    assert log.reason("bad", "1.0") == "ValueError: the weights are wrong (bad.py:4)"
+    assert log.refused() == {"nix.mar": "Model not found at: nix.mar"}
+
+
+def test_scaling_down_is_no_death_and_other_versions_are_others(logs):
+    folder, write = logs
+    write(SERVER, MODEL)
+    log = WorkerLog(folder)
+    assert not log.died("ok", "1.0")
+    assert not log.died("bad", "1.1")
+    assert not log.died("ba", "d_1.0")
+
+
+def test_what_was_there_before_can_be_left_out(logs):
+    folder, write = logs
+    write(SERVER, MODEL)
+    log = WorkerLog(folder, from_now=True)
+    assert not log.died("bad", "1.0")
+    write(SERVER)
+    assert log.died("bad", "1.0")
+
+
+def test_a_worker_that_loads_too_long(logs):
+    folder, write = logs
+    write(TIMED_OUT)
+    log = WorkerLog(folder)
+    assert log.died("slow", "1.0")
+    assert "startupTimeout" in log.reason("slow", "1.0")
+
+
+def test_no_logs_at_all(tmp_path):
+    log = WorkerLog(tmp_path, from_now=True)
+    assert not log.died("m", "1.0")
+    assert log.reason("m", "1.0").startswith("the worker ended without a word")
+
+
+def test_a_growing_file_is_read_by_whole_lines_and_followed_when_it_is_rolled_over(tmp_path):
+    path = tmp_path / "log"
+    path.write_bytes(b"one\ntw")
+    tail = Tail(path)
+    assert list(tail.lines()) == ["one"]
+    with path.open("ab") as file:
+        file.write("o é\n".encode())
+    assert list(tail.lines()) == ["two é"]
+    path.write_bytes(b"new\n")
+    assert list(tail.lines()) == ["new"]
+
+
+FRAME = '  File "/x/h.py", line 3, in initialize'
+ENTRY = "Traceback (most recent call last):"
+
+
+@pytest.mark.parametrize(
+    "lines, reason",
+    [
+        ([ENTRY, FRAME, "tsbatch.errors.SettingsError: batchSize: not a number"], "batchSize: not a number"),
+        (
+            # The user's own ImportError, and what TorchServe's second attempt made of it.
+            [
+                *(ENTRY, FRAME, "ImportError: no libfoo", ""),
+                *("During handling of the above exception, another exception occurred:", ""),
+                *(ENTRY, '  File "/ts/model_loader.py", line 9, in x'),
+                "ModuleNotFoundError: No module named 'ts.torch_handler.h'",
+            ],
+            "ImportError: no libfoo (h.py:3)",
+        ),
+        (
+            [ENTRY, FRAME, "RuntimeError: no kernel", ENTRY, FRAME, "RuntimeError: 500 - Unknown exception"],
+            "RuntimeError: no kernel (h.py:3)",
+        ),
+        ([ENTRY, FRAME, "zlib.error: Error -3"], "zlib.error: Error -3 (h.py:3)"),
+        ([ENTRY, FRAME, "AssertionError"], "AssertionError (h.py:3)"),
+        (
+            [ENTRY, FRAME, "pydantic.ValidationError:", "  1 field is wrong"],
+            "pydantic.ValidationError: 1 field is wrong (h.py:3)",
+        ),
+        (["Torch worker started.", "cannot go on", ""], "the worker ended; its last words: cannot go on"),
+        (
+            ["Torch worker started.", "[METRICS]x"],
+            "the worker ended without a word; out of memory, or sys.exit in the handler",
+        ),
+    ],
+)
+def test_the_decisive_line(lines, reason):
+    assert reason_in(lines) == reason
+
+
+def test_an_exception_cut_off_at_the_end():
+    assert [error.text for error in errors_in([ENTRY, FRAME, "KeyError:"])] == ["KeyError:"]

@@ -1,0 +1,105 @@
+"""Cores, threads and device, from files as the kernel writes them."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from tsbatch.errors import SettingsError
+from tsbatch.resources import apply_threads, pick_device, threads_for, usable_cores
+
+
+@pytest.fixture
+def eight_cores(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(8)), raising=False)
+
+
+@pytest.mark.parametrize(
+    "text, cores",
+    [
+        ("max 100000\n", 8),
+        ("200000 100000\n", 2),
+        ("250000 100000\n", 2),
+        ("50000 100000\n", 1),
+        ("1000 100000\n", 1),
+        ("9900000 100000\n", 8),
+        ("broken\n", 8),
+        ("", 8),
+    ],
+)
+def test_control_groups_version_2(tmp_path, eight_cores, text, cores):
+    (tmp_path / "cpu.max").write_text(text)
+    assert usable_cores(tmp_path) == cores
+
+
+@pytest.mark.parametrize("quota, cores", [("-1\n", 8), ("300000\n", 3), ("50000\n", 1), ("0\n", 8), ("x\n", 8)])
+def test_control_groups_version_1(tmp_path, eight_cores, quota, cores):
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu/cpu.cfs_quota_us").write_text(quota)
+    (tmp_path / "cpu/cpu.cfs_period_us").write_text("100000\n")
+    assert usable_cores(tmp_path) == cores
+
+
+def test_no_control_group(tmp_path, eight_cores):
+    assert usable_cores(tmp_path) == 8
+
+
+def test_affinity_is_respected(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {3}, raising=False)
+    assert usable_cores(tmp_path) == 1
+
+
+def test_a_platform_without_affinity(tmp_path, monkeypatch):
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    assert usable_cores(tmp_path) == 6
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert usable_cores(tmp_path) == 1
+
+
+@pytest.mark.parametrize(
+    "setting, config, cores, expected",
+    [
+        ("auto", {}, 8, 8),
+        ("auto", {"minWorkers": 2}, 8, 4),
+        ("auto", {"minWorkers": 3}, 8, 2),
+        ("auto", {"minWorkers": 16}, 8, 1),
+        ("auto", {"minWorkers": 0}, 8, 8),
+        ("auto", {"minWorkers": "2"}, 8, 8),
+        (3, {"minWorkers": 2}, 8, 3),
+    ],
+)
+def test_threads_are_divided_among_the_workers(setting, config, cores, expected):
+    assert threads_for(setting, config, cores) == expected
+
+
+def test_threads_are_applied_to_torch_and_tokenizers():
+    before = torch.get_num_threads()
+    try:
+        apply_threads(1)
+        assert torch.get_num_threads() == 1
+        assert os.environ["RAYON_NUM_THREADS"] == "1"
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("setting, gpu_id", [("auto", None), ("cpu", None), ("cpu", 0)])
+def test_the_cpu(setting, gpu_id):
+    assert pick_device(setting, gpu_id) == torch.device("cpu")
+
+
+@pytest.mark.parametrize("there, expected", [(True, "cuda:1"), (False, "cpu")])
+def test_auto_takes_the_gpu_that_was_assigned_if_torch_can_use_it(monkeypatch, there, expected):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+    assert pick_device("auto", 1) == torch.device(expected)
+
+
+@pytest.mark.parametrize("setting", ["cuda:97", "gpu", "tpu:x", "cpu:x", "mps:5"])
+def test_a_device_that_is_not_here(setting):
+    with pytest.raises(SettingsError) as caught:
+        pick_device(setting, None)
+    message = str(caught.value)
+    assert f"tsbatch.device: {setting!r}" in message
+    assert "\n" not in message

@@ -1,0 +1,83 @@
+"""Warm-up: the handler's own examples, alone and in a full batch, before the first request."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from tsbatch.context import ModelContext
+from tsbatch.errors import LoadError, Unprocessable
+from tsbatch.handler import BatchHandler
+
+
+class Numbers(BatchHandler):
+    shown = [1, 2, 3]
+
+    def __init__(self):
+        super().__init__()
+        self.batches = []
+
+    def load_model(self):
+        return torch.nn.Identity()
+
+    def examples(self):
+        return self.shown
+
+    def preprocess(self, items):
+        self.batches.append([item.value for item in items])
+        return torch.tensor([float(item.value) for item in items])
+
+    def postprocess(self, outputs, items):
+        return outputs.tolist()
+
+
+def loaded(handler, tmp_path, **settings):
+    handler.load(ModelContext(model_dir=tmp_path, batch_size=4, config={"tsbatch": settings}))
+    return handler
+
+
+def test_examples_run_alone_and_in_a_full_batch(tmp_path):
+    assert loaded(Numbers(), tmp_path).batches == [[1], [1, 2, 3, 1], [1], [1, 2, 3, 1]]
+
+
+def test_it_can_be_switched_off(tmp_path):
+    assert loaded(Numbers(), tmp_path, warmup=False).batches == []
+
+
+def test_without_examples_nothing_is_run(tmp_path):
+    class Silent(Numbers):
+        shown = ()
+
+    assert loaded(Silent(), tmp_path).batches == []
+
+
+def test_bytes_are_sent_as_a_file_would_be(tmp_path):
+    class Files(Numbers):
+        wants = "bytes"
+        shown = [b"\x00\xff"]
+
+        def preprocess(self, items):
+            self.batches.append([item.value for item in items])
+            return torch.zeros(len(items))
+
+    assert loaded(Files(), tmp_path).batches[0] == [b"\x00\xff"]
+
+
+@pytest.mark.parametrize("error, status", [(ValueError("no such layer"), 500), (Unprocessable("too short"), 422)])
+def test_a_model_that_cannot_answer_its_examples_is_not_put_into_service(tmp_path, error, status):
+    class Broken(Numbers):
+        def postprocess(self, outputs, items):
+            raise error
+
+    with pytest.raises(LoadError) as caught:
+        loaded(Broken(), tmp_path)
+    message = str(caught.value)
+    assert f"answered with {status}" in message
+    assert str(error) in message
+    assert json.loads(message[message.index("{") :])["error"]["stage"] == "postprocess"
+
+
+def test_the_worker_counts_as_free_from_the_warm_up_on(tmp_path):
+    assert loaded(Numbers(), tmp_path).free_since is not None
