@@ -17,12 +17,15 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Final
 
+from _statistics import in_blocks
+
 ARTICLES: Final = 400
 """Out of 2,225: enough for every length, and quick to tokenise."""
 LONGEST: Final = 256
 MOST_CHARACTERS: Final = 1500
 """A text of more has more than :data:`LONGEST` tokens and need not be tokenised to be known as too long."""
 SHORTEST: Final = 5
+BLOCK: Final = 256
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"'])")
 
 Count = Callable[[Sequence[str]], list[int]]
@@ -52,15 +55,21 @@ def corpora(count: int, count_tokens: Count) -> dict[str, list[str]]:
     """``count`` distinct texts for each of :data:`LENGTHS`, in an order that a seed fixes.
 
     Args:
-        count: how many of each.
+        count: how many of each, a multiple of :data:`BLOCK`.
         count_tokens: the model's tokenizer, uncut.
     """
     texts = sorted({piece for piece in pieces(articles()) if len(piece) <= MOST_CHARACTERS})
     tokens = count_tokens(texts)
-    chosen = {name: nearest(lengths(count), texts, tokens) for name, lengths in LENGTHS.items()}
-    for name, own in chosen.items():
-        random.Random(name).shuffle(own)
-    return chosen
+    return {name: _mix(name, nearest(lengths(count), texts, tokens)) for name, lengths in LENGTHS.items()}
+
+
+def _mix(name: str, ordered: Sequence[str]) -> list[str]:
+    """By chance, but every :data:`BLOCK` texts have the same lengths, so that a part of the corpus is like the whole."""
+    mixed: list[str] = []
+    for block in in_blocks(ordered, BLOCK):
+        random.Random(f"{name} {len(mixed)}").shuffle(block)
+        mixed += block
+    return mixed
 
 
 def nearest(lengths: Sequence[int], texts: Sequence[str], tokens: Sequence[int]) -> list[str]:

@@ -24,7 +24,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -80,8 +80,13 @@ class Closing(BatchHandler):
         return tensors
 '''
 STATES = ("idle", "computing", "asleep")
-WAYS = ("unregister", "scale down", "stop", "time-out", "killed frontend")
-RESPONSE_TIMEOUT = 1
+"""What the worker is doing: nothing, Python code, or something that lets other threads run (a sleep, most of torch)."""
+STOCK = "unregister, stock"
+"""The same on a server that kills at once, as `torchserve --start` does: without the patience of `tsbatch serve`."""
+WAYS = ("unregister", "scale down", "stop", "time-out", "killed frontend", STOCK)
+ONE_SERVER = frozenset({"unregister", "scale down", "time-out", STOCK})
+"""Ways that leave the server alive for the next try."""
+RESPONSE_TIMEOUT = 2
 SECONDS_TO_CLOSE = 5
 """After this nothing comes any more; a worker whose frontend is gone may be busy for longer."""
 
@@ -133,32 +138,32 @@ class Bench:
         self.folder = folder
         handler = folder / "closing_handler.py"
         handler.write_text(HANDLER, encoding="utf-8")
-        config = ModelConfig(
-            workers=1,
-            batch_size=1,
-            response_timeout=RESPONSE_TIMEOUT * 120,
-            base={"handler": {"folder": str(folder)}},
+        base = {"handler": {"folder": str(folder)}}
+        self.patient, self.hasty = (
+            package(
+                name=MODEL,
+                handler=handler,
+                config=ModelConfig(workers=1, batch_size=1, response_timeout=seconds, base=base),
+                output_dir=folder / f"archive-{seconds}",
+            )
+            for seconds in (120, RESPONSE_TIMEOUT)
         )
-        self.archive = package(name=MODEL, handler=handler, config=config, output_dir=folder / "patient")
-        hasty = ModelConfig(response_timeout=RESPONSE_TIMEOUT, base={**config.base, "minWorkers": 1, "batchSize": 1})
-        self.hasty = package(name=MODEL, handler=handler, config=hasty, output_dir=folder / "hasty")
 
-    @contextlib.contextmanager
-    def server(self, archive: Path) -> Iterator[Server]:
-        """A server with one worker; Java may be dead in the end."""
-        with Server.start(models=[archive], name=f"closing-{os.getpid()}") as server:
-            yield server
+    def server(self, way: str) -> Server:
+        """A server with one worker, for this way to end it."""
+        archive = self.hasty if way == "time-out" else self.patient
+        env = {"PATH": os.environ["PATH"]} if way == STOCK else {}
+        return Server.start(models=[archive], name=f"closing-{os.getpid()}", env=env)
 
     def row(self, way: str, state: str, tries: int, say: Say) -> Row:
         """Try ``tries`` times."""
         row = Row(way, state)
-        one_server = way in {"unregister", "scale down", "time-out"}
         with contextlib.ExitStack() as running:
             server: Server | None = None
             while row.tries < tries:
-                if server is None or not one_server:
+                if server is None or way not in ONE_SERVER:
                     running.close()
-                    server = running.enter_context(self.server(self.hasty if way == "time-out" else self.archive))
+                    server = running.enter_context(self.server(way))
                 row.take(self.end(server, way, state))
                 say(f"{way}, {state}: reached {row.reached} of {row.tries}")
         return row
@@ -169,7 +174,7 @@ class Bench:
             worker = psutil.Process(management.wait_ready(MODEL)["workers"][0]["pid"])
             ask(server, "idle")  # a worker that has answered before, as workers in service have
             asking = self._busy(server, worker.pid, state) if state != "idle" else None
-            if way == "unregister":
+            if way in {"unregister", STOCK}:
                 management.unregister(MODEL)
             elif way == "scale down":
                 management.scale(MODEL, 0)
@@ -180,7 +185,7 @@ class Bench:
             stamps = self._stamps(worker)
             if asking:
                 asking.join(30)
-            if way == "unregister":
+            if way in {"unregister", STOCK}:
                 management.register(f"{MODEL}.mar")
             elif way == "scale down":
                 management.scale(MODEL, 1)
@@ -205,8 +210,8 @@ class Bench:
         file = self.folder / f"closed-{worker.pid}"
         if not file.exists():
             return []
-        # The last line may be cut by SIGKILL.
-        return [float(line) for line in file.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]
+        lines = file.read_text(encoding="utf-8").split("\n")
+        return [float(line) for line in lines[:-1]]  # SIGKILL may have cut the last one
 
 
 def ask(server: Server, how: str) -> None:
@@ -225,7 +230,7 @@ def cells(ways: Sequence[str]) -> list[tuple[str, str]]:
 
 def table(rows: Sequence[Row]) -> str:
     """The rows as Markdown."""
-    lines = ["| how the worker ends | the worker is | `close()` reached | time it had (least, median) |", "| --- | --- | --- | --- |"]
+    lines = ["| how it ends | the worker is | `close()` reached | time it had: least, median |", "| --- | --- | --- | --- |"]
     lines += [f"| {row.way} | {row.state} | {row.reached} of {row.tries} | {row.time_left} |" for row in rows]
     return "\n".join(lines)
 

@@ -1,7 +1,8 @@
 """A thin closed-loop load: each connection sends its next request when the last one is answered.
 
 A process of its own, so that it competes with the server for a core but not for a lock, and raw bytes, so that it
-costs the server's machine little. Prints one JSON object: requests, seconds and requests per second.
+costs the server's machine little. Requests come from standard input, whole and one after the other; they are sent in turn,
+again from the first when all were sent. Prints one JSON object, see :class:`Figures`.
 """
 
 from __future__ import annotations
@@ -12,34 +13,107 @@ import json
 import re
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import cycle
+from statistics import mean, quantiles
 
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What one run gave; times in milliseconds but for ``seconds``.
+
+    Attributes:
+        requests: answers that were counted.
+        seconds: the time in which they came.
+        rate: answers a second.
+        mean, p50, p99: from sending a request to its whole answer.
+        cpu: cores that this process used meanwhile.
+    """
+
+    requests: int
+    seconds: float
+    rate: float
+    mean: float
+    p50: float
+    p99: float
+    cpu: float
 
 
 class Load:
     """One run against one address.
 
+    The clock starts when ``warm_up`` answers are there, and stops when those since are a whole number of rounds of
+    ``round_size`` and at least ``seconds`` are over; so each round is the same work. What is still on its way then is
+    waited for, so that the next run meets an idle server.
+
     Args:
-        request: the whole request, head and body.
-        requests: how many to send.
+        requests: whole requests, head and body.
+        round_size: answers in a round.
+        warm_up: answers before the clock starts.
+        seconds: the least time to measure.
     """
 
-    def __init__(self, request: bytes, requests: int) -> None:
-        self.request = request
-        self.to_send = requests
-        self.to_answer = requests
+    def __init__(self, requests: Sequence[bytes], round_size: int, warm_up: int = 0, seconds: float = 0.0) -> None:
+        self.requests = cycle(requests)
+        self.round_size, self.warm_up, self.seconds = round_size, warm_up, seconds
+        self.waiting = 0
+        self.milliseconds: list[float] = []
+        self.started = self.stopped = self.cpu = 0.0
+        self.measuring = self.over = False
         self.done = asyncio.get_running_loop().create_future()
 
-    def answered(self) -> None:
-        """One more answer is there."""
-        self.to_answer -= 1
-        if self.to_answer == 0:
+    def begin(self) -> None:
+        """Start the clock."""
+        self.measuring, self.started, self.cpu = True, time.perf_counter(), time.process_time()
+
+    def next_request(self) -> bytes | None:
+        """The next request to send, None when the run is over."""
+        if self.over:
+            return None
+        self.waiting += 1
+        return next(self.requests)
+
+    def answered(self, milliseconds: float) -> None:
+        """One more answer is there, after so long."""
+        self.waiting -= 1
+        if self.measuring:
+            self.milliseconds.append(milliseconds)
+            self._look_at_the_clock()
+        elif not self.over:
+            self.warm_up -= 1
+            if self.warm_up <= 0:
+                self.begin()
+        if self.over and not self.waiting and not self.done.done():
             self.done.set_result(None)
+
+    def _look_at_the_clock(self) -> None:
+        now = time.perf_counter()
+        if len(self.milliseconds) % self.round_size == 0 and now - self.started >= self.seconds:
+            self.stopped, self.cpu = now, time.process_time() - self.cpu
+            self.measuring, self.over = False, True
 
     def fail(self, why: str) -> None:
         """End the run: a figure with failures in it would not be one."""
         if not self.done.done():
             self.done.set_exception(SystemExit(f"load: {why}"))
+
+    def figures(self) -> Figures:
+        """What the run gave, when it is done."""
+        seconds = self.stopped - self.started
+        times = sorted(self.milliseconds)
+        hundredths = quantiles(times, n=100, method="inclusive") if len(times) > 1 else times * 99
+        return Figures(
+            requests=len(times),
+            seconds=round(seconds, 3),
+            rate=len(times) / seconds,
+            mean=round(mean(times), 2),
+            p50=round(hundredths[49], 2),
+            p99=round(hundredths[98], 2),
+            cpu=round(self.cpu / seconds, 4),
+        )
 
 
 class Connection(asyncio.Protocol):
@@ -48,6 +122,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, load: Load) -> None:
         self.load = load
         self.answer = b""
+        self.sent = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start sending."""
@@ -57,9 +132,10 @@ class Connection(asyncio.Protocol):
 
     def send(self) -> None:
         """The next request, if there is one left."""
-        if self.load.to_send:
-            self.load.to_send -= 1
-            self.transport.write(self.load.request)
+        request = self.load.next_request()
+        if request is not None:
+            self.sent = time.perf_counter()
+            self.transport.write(request)
 
     def data_received(self, data: bytes) -> None:
         """Take what came; a whole answer makes room for the next request."""
@@ -72,40 +148,70 @@ class Connection(asyncio.Protocol):
             self.load.fail(f"got {self.answer[:300].decode('latin-1')!r}")
             return
         self.answer = b""
-        self.load.answered()
+        self.load.answered((time.perf_counter() - self.sent) * 1000)
         self.send()
 
     def connection_lost(self, error: Exception | None) -> None:
         """The server hung up."""
-        if self.load.to_answer:
-            self.load.fail(f"the server hung up: {error}")
+        self.load.fail(f"the server hung up: {error}")
 
 
-async def run(host: str, port: int, request: bytes, requests: int, connections: int) -> float:
-    """Send ``requests`` over ``connections`` and return the seconds it took."""
-    load = Load(request, requests)
+async def run(
+    host: str,
+    port: int,
+    requests: Sequence[bytes],
+    *,
+    round_size: int,
+    connections: int,
+    warm_up: int = 0,
+    seconds: float = 0.0,
+) -> Figures:
+    """Send ``requests`` over ``connections``; see :class:`Load`."""
+    load = Load(requests, round_size, warm_up, seconds)
     loop = asyncio.get_running_loop()
-    started = time.perf_counter()
+    if not warm_up:
+        load.begin()
     transports = [(await loop.create_connection(lambda: Connection(load), host, port))[0] for _ in range(connections)]
     await load.done
-    seconds = time.perf_counter() - started
     for transport in transports:
         transport.abort()
-    return seconds
+    return load.figures()
+
+
+def split_requests(data: bytes) -> Iterator[bytes]:
+    """Each of the whole requests in ``data``."""
+    start = 0
+    while start < len(data):
+        body = data.index(b"\r\n\r\n", start) + 4
+        length = LENGTH.search(data, start, body)
+        assert length, "a request without Content-Length"
+        stop = body + int(length[1])
+        yield data[start:stop]
+        start = stop
 
 
 def main(words: list[str]) -> None:
-    """Run the load that ``words`` describe; the request comes from standard input."""
-    parser = argparse.ArgumentParser(description="Send one request many times over keep-alive connections.")
+    """Run the load that ``words`` describe."""
+    parser = argparse.ArgumentParser(description="Send requests over keep-alive connections.")
     parser.add_argument("host")
     parser.add_argument("port", type=int)
-    parser.add_argument("--requests", type=int, required=True)
+    parser.add_argument("--requests", type=int, required=True, help="answers in a round; whole rounds are measured")
     parser.add_argument("--connections", type=int, default=64)
+    parser.add_argument("--warm-up", type=int, default=0, help="answers before the clock starts")
+    parser.add_argument("--seconds", type=float, default=0.0, help="the least time to measure")
     chosen = parser.parse_args(words)
-    request = sys.stdin.buffer.read()
-    seconds = asyncio.run(run(chosen.host, chosen.port, request, chosen.requests, chosen.connections))
-    figures = {"requests": chosen.requests, "seconds": seconds, "rate": chosen.requests / seconds}
-    print(json.dumps(figures))
+    figures = asyncio.run(
+        run(
+            chosen.host,
+            chosen.port,
+            list(split_requests(sys.stdin.buffer.read())),
+            round_size=chosen.requests,
+            connections=chosen.connections,
+            warm_up=chosen.warm_up,
+            seconds=chosen.seconds,
+        )
+    )
+    print(json.dumps(asdict(figures)))
 
 
 if __name__ == "__main__":

@@ -28,6 +28,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+STOPS = (KeyboardInterrupt, GeneratorExit)
+"""What ends the caller too. Anything else that a stage raises is its request's error: SystemExit, and what Rust and
+asyncio raise past ``Exception`` (the PanicException of a tokenizer, CancelledError)."""
+
 
 class TsbatchError(Exception):
     """Base of everything tsbatch raises on purpose."""
@@ -45,6 +49,10 @@ class ReplyError(TsbatchError):
     status: ClassVar[int] = 500
     code: ClassVar[str] = "internal"
     phrase: ClassVar[str] = "Internal Server Error"
+    # Here too, for a subclass whose own __init__ does not call ours.
+    message: str = ""
+    expected: str | None = None
+    stage: str | None = None
 
     def __init__(self, message: str, *, expected: str | None = None, stage: str | None = None) -> None:
         super().__init__(message)

@@ -13,7 +13,7 @@ entry points ``initialize`` and ``handle``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
@@ -29,7 +29,7 @@ from tsbatch.batching.choice import Choice
 from tsbatch.batching.collating import collate
 from tsbatch.batching.cost import PassCost
 from tsbatch.batching.memory import MemoryCap
-from tsbatch.closing import close_on_hang_up, close_when_told
+from tsbatch.closing import Closer, close_when_told
 from tsbatch.context import ModelContext
 from tsbatch.contract import check_contract
 from tsbatch.errors import LoadError, NotSupported, SettingsError
@@ -91,9 +91,8 @@ class BatchHandler(torchserve.BaseHandler):
         self.memory = MemoryCap()
         self.pass_cost = PassCost()
         self.choice = Choice("bucketed", "not loaded")
-        self._resources = ExitStack()
+        self._closer = Closer()
         self.free_since: float | None = None
-        self._watching = False
 
     # ---- once for each worker ---------------------------------------------------------------------------------
 
@@ -128,6 +127,7 @@ class BatchHandler(torchserve.BaseHandler):
         lock(self.model)
         self._step("prepare", self.prepare)
         self.choice = self._step("choose_batching", self.choose_batching)
+        self._closer.allow(context.config.get("responseTimeout"))
         close_when_told(self.close)
         self.initialized = True
         if self.settings.warmup:
@@ -171,17 +171,15 @@ class BatchHandler(torchserve.BaseHandler):
 
     def on_close(self, callback: Callable[[], Any]) -> None:
         """Call ``callback`` when the worker ends, if it is told to end before it is killed (docs/closing.md)."""
-        self._resources.callback(callback)
+        self._closer.add(callback)
 
     def close(self) -> None:
         """Run what was registered with :meth:`on_close`, last first. Calling it again does nothing."""
-        self._resources.close()
+        self._closer.close()
 
-    def watch(self, connection: Any) -> None:
-        """Close when ``connection`` to the server is gone; called with each batch, acts on the first."""
-        if not self._watching:
-            self._watching = True
-            close_on_hang_up(connection, self.close)
+    def on_duty(self, connection: Any) -> AbstractContextManager[None]:
+        """Around each batch: close when ``connection`` to the server is gone, or the batch takes too long."""
+        return self._closer.on_duty(connection)
 
     # ---- each batch -------------------------------------------------------------------------------------------
 

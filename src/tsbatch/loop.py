@@ -21,7 +21,7 @@ from tsbatch.batching.isolation import Outcome, isolate
 from tsbatch.batching.memory import is_out_of_memory, release_cached_memory
 from tsbatch.batching.planning import Bounds, plan, plan_packed
 from tsbatch.batching.rows import split, stack, to_cpu
-from tsbatch.errors import AnswerTooLarge, ContractBroken, OutOfMemory, ReplyError, StageFailed
+from tsbatch.errors import STOPS, AnswerTooLarge, ContractBroken, OutOfMemory, ReplyError, RequestError, StageFailed
 from tsbatch.request import Item, Request
 from tsbatch.response import Reply, Sink
 from tsbatch.telemetry import BatchRecord, server_timings
@@ -93,7 +93,9 @@ def _decode(handler: BatchHandler, request: Request) -> list[Item] | ReplyError 
                 f"decode_request returned {type(items).__name__}", expected="a list of at least one Item"
             )
         return items
-    except (Exception, SystemExit) as error:
+    except STOPS:
+        raise
+    except BaseException as error:
         return _as_reply_error(handler, error, "decode", 1)
 
 
@@ -176,7 +178,9 @@ def _lengths(handler: BatchHandler, features: Sequence[Any], slots: Sequence[tup
         if len(measured) == len(features):
             return measured
         error: BaseException = ContractBroken(f"lengths returned {len(measured)} numbers for {len(features)} features")
-    except (Exception, SystemExit) as raised:
+    except STOPS:
+        raise
+    except BaseException as raised:
         error = raised
     _as_reply_error(handler, error, "lengths", len(slots))
     return None
@@ -216,9 +220,11 @@ def _reply(handler: BatchHandler, request: Request, decoded: Any, works: Sequenc
         try:
             results = [handler.describe_handle()] if decoded is None else [work.result for work in works]
             return _checked(handler.encode_response(results, request), handler.settings.limits.response_bytes)
-        except (Exception, SystemExit) as raised:
+        except STOPS:
+            raise
+        except BaseException as raised:
             error = _as_reply_error(handler, raised, "encode", 1)
-    record.failures[error.code] += 1
+    record.failures[str(error.code)] += 1
     return encode_error(error, request, handler.identity)
 
 
@@ -261,7 +267,7 @@ def _as_reply_error(handler: BatchHandler, error: BaseException, stage: str, amo
     else:
         reply_error = StageFailed(f"{stage} raised {type(error).__name__}: {_text(error)}")
     reply_error.stage = reply_error.stage or stage
-    if reply_error.status >= 500 and reply_error.status != 501:
+    if not isinstance(reply_error, RequestError):
         text = f": {_text(error)}" if handler.settings.log_messages else ""
         logger.error("%s failed for one of %d: %s at %s%s", stage, among, type(error).__name__, _place(error), text)
     return reply_error

@@ -61,13 +61,16 @@ class HandlerRunner:
 
     def __init__(self, plan: Plan, *, batch_size: int | None, gpu_id: int | None, max_response_size: int) -> None:
         self.model_name = plan.name
-        self.batch_size = batch_size or plan.batch_size or DEFAULT_BATCH_SIZE
+        own = plan.batch_size or DEFAULT_BATCH_SIZE
+        self.batch_size = own if batch_size is None else batch_size
         self._max_response_size = max_response_size
         self._captured = Captured()
         self._clean_up = ExitStack()
         with self._clean_up:
             if plan.temporary:
                 self._clean_up.callback(shutil.rmtree, plan.folder, ignore_errors=True)
+            if self.batch_size < 1:
+                raise ValueError(f"batch_size is {batch_size}; a batch has at least one request")
             self._place = Workplace(plan.folder, paths=plan.paths, modules=plan.modules)
             self._clean_up.callback(self._place.forget)
             with undone_later(self._clean_up):

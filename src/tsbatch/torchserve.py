@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from tsbatch.answer import encode_error
 from tsbatch.context import ModelContext
-from tsbatch.errors import LoadError, StageFailed
+from tsbatch.errors import STOPS, LoadError, StageFailed
 from tsbatch.request import Headers, Kind, Request
 from tsbatch.response import JSON, Reply
 from tsbatch.telemetry import COUNTERS, REQUEST_START, BatchRecord, emit, parse_request_start
@@ -154,17 +154,19 @@ def serve_batch(handler: BatchHandler, rows: Any, context: Any) -> list[bytes]:
     rows = rows if isinstance(rows, list) else []
     sink = ContextSink(context, len(rows))
     requests = [Request(fields={}) for _ in rows]
-    try:
-        requests = requests_from(rows, context)
-        _end_streams(requests, context)
-        record = handler.run_batch(requests, sink)
-        _emit(handler, record, context)
-    except (Exception, SystemExit) as error:
-        logger.exception("the batch loop failed; this is a defect of tsbatch")
-        failure = StageFailed(f"the batch loop raised {type(error).__name__}")
-        for index in sorted(sink.missing):
-            sink.send(index, encode_error(failure, requests[index], handler.identity))
-    handler.watch(getattr(context, "cl_socket", None))
+    with handler.on_duty(getattr(context, "cl_socket", None)):
+        try:
+            requests = requests_from(rows, context)
+            _end_streams(requests, context)
+            record = handler.run_batch(requests, sink)
+            _emit(handler, record, context)
+        except STOPS:
+            raise
+        except BaseException as error:
+            logger.exception("the batch loop failed; this is a defect of tsbatch")
+            failure = StageFailed(f"the batch loop raised {type(error).__name__}")
+            for index in sorted(sink.missing):
+                sink.send(index, encode_error(failure, requests[index], handler.identity))
     handler.free_since = time.time()
     return sink.bodies
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tests.e2e.support import Answer, at_once, log_text, worker_pids
+from tests.acceptance.catalogue import Misbehaviour, Trigger
+from tests.e2e.support import Answer, at_once, log_text, post, worker_pids
 from tsbatch.ops.archive import package
 from tsbatch.ops.management import ready_workers
 from tsbatch.ops.model_config import ModelConfig
@@ -76,7 +78,8 @@ def batch_of(answer: Answer) -> str:
 def in_one_batch(calls: Sequence[Callable[[], Answer]]) -> list[Answer]:
     """Make these calls at the same time, and insist that they travelled in one batch."""
     answers: list[Answer] = at_once(calls)
-    assert {batch_of(answer) for answer in answers} == {f"{len(calls)}/{len(calls)}"}, "they were not one batch"
+    found = [(batch_of(answer), answer.status, answer.body[:80]) for answer in answers]
+    assert {batch for batch, _, _ in found} == {f"{len(calls)}/{len(calls)}"}, f"they were not one batch: {found}"
     return answers
 
 
@@ -111,3 +114,63 @@ class SamePid:
         with self._server.management() as management:
             described = management.describe(self._model)
         assert ready_workers(described) == 1
+
+
+class DoublingModel:
+    """A registered model of the catalogue, as its clients see it."""
+
+    def __init__(self, server: Server, name: str) -> None:
+        self._server, self._name = server, name
+        self.worker = SamePid(server, name)
+
+    def ask(self, value: int) -> Answer:
+        """POST one number."""
+        return post(self._server, self._name, {"inputs": value})
+
+    def good_request(self) -> None:
+        """The same worker answers it rightly."""
+        answer = self.ask(21)
+        assert (answer.status, answer.json()) == (200, 42)
+        assert worker_pids(self._server, self._name) == [self.worker.pid], "the worker died"
+
+    def one_guilty_among_eight(self, trigger: Trigger) -> Any:
+        """Seven requests get their doubles, the guilty one what the catalogue says; what it was told."""
+        values = [0, 1, 2, 3, trigger.value, 5, 6, 7]
+        answers = in_one_batch([lambda value=value: self.ask(value) for value in values])  # type: ignore[misc]
+        for value, answer in zip(values, answers, strict=True):
+            if value != trigger.value:
+                assert (answer.status, answer.json()) == (200, 2 * value), answer.body[:300]
+        return self._check_guilty(answers[4], trigger)
+
+    def eight_guilty(self, trigger: Trigger) -> None:
+        """All are told."""
+        for answer in in_one_batch([lambda: self.ask(trigger.value)] * 8):
+            self._check_guilty(answer, trigger)
+
+    def _check_guilty(self, answer: Answer, trigger: Trigger) -> Any:
+        assert answer.status == trigger.status, f"{trigger.what}: {answer.status} {answer.body[:300]!r}"
+        assert answer.reason.isascii()
+        assert "x-evil" not in answer.headers
+        told = answer.json()
+        if trigger.status == 200:
+            assert told == trigger.answer, trigger.what
+        else:
+            assert told["error"]["status"] == trigger.status
+            assert trigger.says in told["error"]["message"], f"{trigger.what}: {told}"
+            assert len(answer.body) < 10_000
+        return told
+
+
+@contextmanager
+def misbehaving_model(
+    server: Server, misbehaviour: Misbehaviour, folder: Path, *, delay: int
+) -> Iterator[DoublingModel]:
+    """Pack a subclass of the catalogue and register it, for as long as the block lasts."""
+    archive = misbehaviour.archive(folder, delay=delay)
+    with server.management() as management:
+        management.register(archive.as_uri(), model_name=misbehaviour.name)
+        try:
+            management.wait_ready(misbehaviour.name)
+            yield DoublingModel(server, misbehaviour.name)
+        finally:
+            management.unregister(misbehaviour.name)

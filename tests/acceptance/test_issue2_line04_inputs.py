@@ -187,7 +187,9 @@ def test_line_4_ten_good_and_ten_bad_grpc_calls_of_each_kind(server, worker, wan
     worker.check()
     for message in told:
         print(message)
-    record_property("line4_grpc_calls", f"{differences.count} good and {len(told)} bad ones, worker pids seen: {len(pids)}")
+    record_property(
+        "line4_grpc_calls", f"{differences.count} good and {len(told)} bad ones, worker pids seen: {len(pids)}"
+    )
 
 
 def test_line_4_rest_and_grpc_in_one_batch(server, worker, wanted):

@@ -19,7 +19,7 @@ from tsbatch.tasks.text_embedding import TextEmbeddingHandler
 BATCHES = 100
 LABELS = {"low": [0, 1], "high": ["a", "b"]}
 
-HANDLER = '''
+HANDLER = """
 from tsbatch.tasks.text_embedding import TextEmbeddingHandler
 
 
@@ -27,7 +27,7 @@ class ShowsItsObjects(TextEmbeddingHandler):
     def describe_handle(self):
         kept = {name: id(getattr(self, name)) for name in ("aux", "tokenizer", "model", "settings")}
         return {**super().describe_handle(), "ids": kept, "aux": dict(self.aux)}
-'''
+"""
 
 
 @pytest.fixture(scope="module")
@@ -103,9 +103,7 @@ def test_line_6_on_a_server(server_factory, tmp_path, labels, oracle, record_pro
             assert [answer.status for answer in answers] == [200] * 8
             sizes += [batch_of(answer) for answer in answers]
             if number % 20 == 0:
-                closest = min(
-                    closest, worst([answer.json()["embedding"] for answer in answers], oracle, texts(number))
-                )
+                closest = min(closest, worst([answer.json()["embedding"] for answer in answers], oracle, texts(number)))
         assert not folder.exists()
         assert closest >= CLOSE
         assert described(server)["ids"] == before["ids"]

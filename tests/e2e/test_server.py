@@ -330,11 +330,12 @@ class TestManaging:
         made = archive(folder, "scaled")
         assert tsbatch("register", made, *name_of(server)).returncode == 0
         first = worker_pids(server, "scaled")
+        processes = [psutil.Process(pid) for pid in first]
         done = tsbatch("scale", "scaled", "--workers", 2, "--json", *name_of(server))
         assert json.loads(done.stdout)["workers"] == 2
         assert set(first) < set(worker_pids(server, "scaled"))
         assert tsbatch("unregister", "scaled", *name_of(server)).returncode == 0
-        assert not any(map(psutil.pid_exists, first))
+        assert psutil.wait_procs(processes, timeout=5)[1] == []
 
     def test_two_archives_of_one_name_in_two_folders(self, tsbatch, server, folder, tmp_path):
         for version in ("1.0", "2.0"):

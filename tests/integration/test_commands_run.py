@@ -241,6 +241,7 @@ def test_ctrl_c_from_outside(mar, tmp_path):
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and not (out.exists() and out.read_bytes().count(b"\n") == 3):
             time.sleep(0.05)
+        assert out.read_bytes().count(b"\n") == 3, "a full batch is in the file at once"
         process.send_signal(signal.SIGINT)
         summary = json.loads(process.stdout.read())
         assert process.wait(30) == 130

@@ -50,6 +50,14 @@ class SharedState(Handler):
         return [{"text": text, "late": self.seen > 70} for text in texts]
 
 
+class SpoiltByBatches(Handler):
+    """Every batch is right, and what is asked alone afterwards is not."""
+
+    def answer(self, texts, context):
+        self.seen = max(self.seen, len(texts))
+        return ["spoilt" if len(texts) == 1 < self.seen else text for text in texts]
+
+
 class OrderLost(Handler):
     def answer(self, texts, context):
         return sorted(texts, key=len)
@@ -132,6 +140,11 @@ def test_handlers_that_are_not_invariant(cls, said, tmp_path):
         check(cls, tmp_path)
     for part in said:
         assert part in str(caught.value)
+
+
+def test_state_that_only_a_second_question_shows(tmp_path):
+    with pytest.raises(AssertionError, match=r"the batch of 1 \[0\], asked alone once more"):
+        check(SpoiltByBatches, tmp_path, batch_sizes=(1, 2, 4))
 
 
 def test_the_batch_named_is_one_that_shows_it(tmp_path):

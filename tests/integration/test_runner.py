@@ -227,6 +227,12 @@ def test_a_stream_is_one_body(tmp_path):
         assert runner.predict_one("x").text == "one two three"
 
 
+@pytest.mark.parametrize("size", [0, -1])
+def test_a_batch_size_that_is_none(size, make_mar, process):
+    with pytest.raises(ValueError, match=f"batch_size is {size}"):
+        HandlerRunner.from_mar(make_mar(ECHO), batch_size=size)
+
+
 def test_more_requests_than_a_batch_holds_travel_in_several(tmp_path):
     class Sizes(Handler):
         def handle(self, data, context):
@@ -291,6 +297,22 @@ def test_two_models_keep_their_names_out_of_each_others_metrics(tmp_path):
         for runner in (one, two, one):
             runner.predict(["a", "b"])
             assert {metric.dimensions["ModelName"] for metric in runner.metrics} == {runner.model_name}
+
+
+def test_what_others_left_in_torchserves_default_arguments_is_not_seen_and_stays(tmp_path):
+    from ts.metrics.dimension import Dimension
+    from ts.metrics.metric_cache_abstract import MetricCacheAbstract
+
+    shared = next(value for value in MetricCacheAbstract.add_time.__defaults__ if isinstance(value, list))
+    left = [Dimension("ModelName", "somebody's"), Dimension("Level", "Model")]
+    shared[:] = left
+    try:
+        with HandlerRunner.from_class(Measured, tmp_path, name="own") as runner:
+            runner.predict(["a", "b"])
+            assert {metric.dimensions["ModelName"] for metric in runner.metrics} == {"own"}
+        assert shared == left
+    finally:
+        shared.clear()
 
 
 @pytest.mark.parametrize("level,seen", [(logging.WARNING, 0), (logging.INFO, 4)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -137,8 +138,6 @@ def test_one_close_that_raises_keeps_no_other_from_closing():
 
 
 def test_a_description_is_json():
-    import json
-
     handler = load(model_name="m", model_version="3", batch_size=4)
     [reply] = handler.answer([Request.of(None, kind="describe")])
     told = json.loads(reply.body)
@@ -204,13 +203,3 @@ def test_a_stage_with_the_wrong_number_of_arguments(names):
     exec(f"def {name}{signature}: return None", scope)
     assert f"write: def {name}(self, " in failure(type("Old", (Plain,), {name: scope[name]}))
 
-
-def test_tensors_move_to_the_device(monkeypatch):
-    from tsbatch.handler import _to_device
-
-    meta = torch.device("meta")
-    moved = _to_device({"a": torch.ones(1), "b": (torch.ones(1), [torch.ones(1), "text"])}, meta)
-    assert moved["a"].device == moved["b"][0].device == moved["b"][1][0].device == meta
-    assert moved["b"][1][1] == "text"
-    same = torch.ones(1)
-    assert _to_device(same, torch.device("cpu")) is same

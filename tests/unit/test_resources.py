@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tsbatch.errors import SettingsError
-from tsbatch.resources import apply_threads, pick_device, threads_for, usable_cores
+from tsbatch.resources import apply_threads, pick_device, threads_for, to_device, usable_cores
 
 
 @pytest.fixture
@@ -103,3 +103,12 @@ def test_a_device_that_is_not_here(setting):
     message = str(caught.value)
     assert f"tsbatch.device: {setting!r}" in message
     assert "\n" not in message
+
+
+def test_tensors_move_to_the_device_wherever_they_are():
+    meta = torch.device("meta")
+    moved = to_device({"a": torch.ones(1), "b": (torch.ones(1), [torch.ones(1), "text"])}, meta)
+    assert moved["a"].device == moved["b"][0].device == moved["b"][1][0].device == meta
+    assert moved["b"][1][1] == "text"
+    same = [torch.ones(1)]
+    assert to_device(same, torch.device("cpu")) is same

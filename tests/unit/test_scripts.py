@@ -83,9 +83,10 @@ class TestVenv:
         def fail(what, command):
             raise SystemExit(what)
 
-        with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        with monkeypatch.context() as patch:
             patch.setattr(venv, "_step", fail)
-            venv.prepare("dev")
+            with pytest.raises(SystemExit):
+                venv.prepare("dev")
         venv.prepare("dev")
         assert venv.steps
 
@@ -101,6 +102,8 @@ class TestAcceptance:
         acceptance = script("acceptance")
         monkeypatch.setattr(acceptance, "REPORTS", tmp_path / "reports")
         monkeypatch.setattr(acceptance._venv, "ROOT", tmp_path)
+        # The pytest that it starts needs none of what is installed here.
+        monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
         (tmp_path / "tests" / "acceptance").mkdir(parents=True)
         (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p no:cacheprovider\n")
         return acceptance
@@ -114,7 +117,7 @@ class TestAcceptance:
                 (tmp_path / "tests" / "acceptance" / "test_issue9_line01_it.py").write_text(test)
             if script is not None:
                 (tmp_path / "show.py").write_text(script)
-            check = acceptance.Check(9, 1, "it", script=("show.py",) if script is not None else (), minutes=minutes)
+            check = acceptance.Check(9, 1, "it", scripts=("show.py",) if script is not None else (), minutes=minutes)
             monkeypatch.setattr(acceptance, "CHECKS", (check,))
             code = acceptance.main([])
             report = json.loads((tmp_path / "reports" / "acceptance.json").read_text())
@@ -152,11 +155,22 @@ class TestAcceptance:
 
     def test_a_script_and_its_figures(self, verdict):
         found = verdict(script="print('working')\nprint('{\"ratio\": 0.9}')\n")
-        assert (found["verdict"], found["figures"]) == ("passed", {"ratio": 0.9})
+        assert (found["verdict"], found["figures"]) == ("passed", {"show": {"ratio": 0.9}})
 
-    @pytest.mark.parametrize("script", ["raise SystemExit(1)", "print('no figures')", "print('[]')", ""])
-    def test_a_script_that_fails_or_says_nothing(self, verdict, script):
-        assert verdict(script=script)["verdict"] == "failed"
+    @pytest.mark.parametrize("text", ["raise SystemExit(1)", "print('no figures')", "print('[]')", ""])
+    def test_a_script_that_fails_or_says_nothing(self, verdict, text):
+        assert verdict(script=text)["verdict"] == "failed"
+
+    def test_all_parts_must_pass(self, verdict):
+        fine, broken = "print('{\"ratio\": 0.9}')", "raise SystemExit(1)"
+        assert verdict("def test_it():\n    pass\n", script=fine)["verdict"] == "passed"
+        assert verdict("def test_it():\n    pass\n", script=broken)["verdict"] == "failed"
+        assert verdict("import pytest\ndef test_it():\n    pytest.skip()\n", script=fine)["verdict"] == "not run"
+
+    def test_a_part_that_is_not_there_was_not_run(self, acceptance, tmp_path):
+        (tmp_path / "reports").mkdir()
+        for missing in ({"scripts": ("no.py",)}, {"tests": ("tests/no.py",)}):
+            assert acceptance.run(acceptance.Check(9, 1, "it", **missing)).verdict == "not run"
 
     def test_what_does_not_end_has_failed(self, verdict):
         assert verdict(script="import time\ntime.sleep(60)\n", minutes=0.01)["verdict"] == "failed"

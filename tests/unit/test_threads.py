@@ -1,80 +1,99 @@
-"""A worker's share of the cores, against a process table made of files."""
+"""A worker's share of the cores, while its siblings come and go."""
+
+from __future__ import annotations
 
 import os
 import sys
 
 import pytest
-import torch
-
 from tsbatch import threads
 from tsbatch.threads import ThreadShare, running_workers
 
 
-@pytest.fixture(autouse=True)
-def same_threads_afterwards():
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
+@pytest.fixture
+def applied(monkeypatch):
+    seen = []
+    monkeypatch.setattr(threads, "apply_threads", seen.append)
+    return seen
+
+
+@pytest.fixture
+def siblings(monkeypatch):
+    """How many workers run, to be set by the test, and a clock."""
+    state = {"running": 1, "now": 100.0, "looks": 0}
+
+    def running():
+        state["looks"] += 1
+        return state["running"]
+
+    monkeypatch.setattr(threads, "running_workers", running)
+    monkeypatch.setattr(threads.time, "monotonic", lambda: state["now"])
+    return state
+
+
+def test_auto_follows_the_siblings(applied, siblings):
+    share = ThreadShare("auto", {"minWorkers": 1}, 8)
+    share.refresh()
+    for running, expected in ((2, 4), (3, 2), (20, 1), (1, 8)):
+        siblings["running"] = running
+        siblings["now"] += 11
+        share.refresh()
+        assert share.threads == expected
+    assert applied == [8, 4, 2, 1, 8]
+
+
+def test_workers_that_are_planned_count_before_they_run(applied, siblings):
+    share = ThreadShare("auto", {"minWorkers": 4}, 8)
+    share.refresh()
+    assert applied == [2]
+
+
+def test_a_look_costs_nothing_most_of_the_time(applied, siblings):
+    share = ThreadShare("auto", {}, 8)
+    for _ in range(100):
+        share.refresh()
+    assert siblings["looks"] == 1
+    assert applied == [8]
+
+
+def test_a_number_stays(applied, siblings):
+    share = ThreadShare(3, {"minWorkers": 4}, 8)
+    for _ in range(3):
+        siblings["now"] += 1e6
+        share.refresh()
+    assert applied == [3]
+    assert siblings["looks"] == 0
+
+
+def fake_process(proc, number, parent, cwd, name="python"):
+    folder = proc / str(number)
+    folder.mkdir()
+    (folder / "stat").write_text(f"{number} ({name}) S {parent} 1 1 0")
+    (folder / "cwd").symlink_to(cwd)
 
 
 @pytest.fixture
 def worker(monkeypatch, tmp_path):
-    """This process, seen as a TorchServe worker; returns a function that adds processes to its table."""
-    monkeypatch.setattr(sys, "argv", ["/site-packages/ts/model_service_worker.py", "--sock-type", "unix"])
+    monkeypatch.setattr(sys, "argv", ["/x/ts/model_service_worker.py"])
     proc = tmp_path / "proc"
-
-    def add(number, *, parent=None, folder=None, name="python"):
-        place = proc / str(number)
-        place.mkdir(parents=True)
-        (place / "stat").write_text(f"{number} ({name}) S {parent or os.getppid()} 1 1 0 -1")
-        (place / "cwd").symlink_to(folder or os.getcwd())
-
-    add.proc = proc
-    return add
+    proc.mkdir()
+    return proc
 
 
-def test_children_of_the_same_frontend_in_the_same_folder_are_siblings(worker, tmp_path):
-    worker(10)
-    worker(11, name="a) (b c")
-    worker(12, folder=tmp_path)
-    worker(13, parent=1)
-    (worker.proc / "99").mkdir()
-    (worker.proc / "self").mkdir()
-    assert running_workers(worker.proc) == 2
+@pytest.mark.skipif(sys.platform == "win32", reason="/proc is Linux")
+def test_siblings_are_the_children_of_the_same_frontend_in_the_same_folder(worker, tmp_path):
+    here, parent = os.getcwd(), os.getppid()
+    fake_process(worker, 1, parent, here)
+    fake_process(worker, 2, parent, here, name="py) (thon")
+    fake_process(worker, 3, parent, tmp_path)
+    fake_process(worker, 4, parent + 1, here)
+    (worker / "5").mkdir()
+    (worker / "self").mkdir()
+    assert running_workers(worker) == 2
 
 
-def test_outside_a_worker_nobody_is_counted(worker, monkeypatch):
-    worker(10)
-    worker(11)
+def test_where_nothing_can_be_known_it_is_alone(worker, tmp_path, monkeypatch):
+    assert running_workers(worker) == 1
+    assert running_workers(tmp_path / "none") == 1
     monkeypatch.setattr(sys, "argv", ["script.py"])
-    assert running_workers(worker.proc) == 1
-
-
-@pytest.mark.parametrize(
-    "setting, config, running, expected",
-    [
-        ("auto", {}, 1, 8),
-        ("auto", {"minWorkers": 2}, 1, 4),
-        ("auto", {"minWorkers": 2}, 4, 2),
-        ("auto", {"minWorkers": 4}, 2, 2),
-        ("auto", {}, 100, 1),
-        (3, {"minWorkers": 4}, 4, 3),
-    ],
-)
-def test_the_share(monkeypatch, setting, config, running, expected):
-    monkeypatch.setattr(threads, "running_workers", lambda: running)
-    share = ThreadShare(setting, config, 8)
-    share.refresh()
-    assert share.threads == torch.get_num_threads() == expected
-
-
-def test_it_follows_when_workers_come_and_go(monkeypatch):
-    now, running = [0.0], [1]
-    monkeypatch.setattr(threads.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(threads, "running_workers", lambda: running[0])
-    share = ThreadShare("auto", {}, 8)
-    seen = []
-    for now[0], running[0] in [(0, 1), (5, 2), (11, 2), (12, 1), (22, 1)]:
-        share.refresh()
-        seen.append(torch.get_num_threads())
-    assert seen == [8, 8, 4, 4, 8]
+    assert running_workers(worker) == 1

@@ -340,7 +340,7 @@ def test_the_next_batch_knows_when_the_worker_became_free(echo):
 
 def test_the_connection_is_watched_once(echo, monkeypatch):
     watched = []
-    monkeypatch.setattr("tsbatch.handler.close_on_hang_up", lambda connection, close: watched.append(connection))
+    monkeypatch.setattr("tsbatch.closing.close_on_hang_up", lambda connection, close, **_: watched.append(connection))
     row, properties = json_row("a")
     for _ in range(3):
         context = ts_context([properties])

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from tsbatch.errors import NotTried, ReplyError
+from tsbatch.errors import STOPS, NotTried, ReplyError
 
 Entry = TypeVar("Entry")
 Result = TypeVar("Result")
@@ -54,7 +54,9 @@ def isolate(
             continue
         try:
             outcomes += [Outcome(result) for result in call(part)]
-        except (Exception, SystemExit) as error:  # a subclass may do anything, sys.exit() included
+        except STOPS:
+            raise
+        except BaseException as error:
             deadline = deadline or time.monotonic() + seconds
             if len(part) == 1:
                 outcomes.append(Outcome(error=explain(error)))

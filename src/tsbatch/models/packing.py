@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 NAME: Final = "tsbatch_packed"
+KEPT: Final = frozenset({"return_dict", "use_cache"})
+"""Options of a call that a packed pass may ignore; with any other that is set (hidden states of each layer,
+embeddings in place of ids) the call is not packed."""
 TOLERANCE: Final = 1e-5
 """Least agreement with the one-by-one states, as 1 - cosine; float32 rounding leaves 1e-7."""
 
@@ -189,7 +192,8 @@ class PackedEncoder:
         **options: Any,
     ) -> Any:
         types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
-        if not self.on or input_ids is None or attention_mask is None:
+        asked = {name for name, value in options.items() if value is not None and value is not False}
+        if not self.on or input_ids is None or attention_mask is None or asked - KEPT:
             return self._forward(input_ids=input_ids, attention_mask=attention_mask, **types, **options)
         layout = self.last = Layout.of(attention_mask)
         packed = {name: tensor.reshape(1, -1)[:, layout.tokens] for name, tensor in types.items()}
@@ -199,7 +203,7 @@ class PackedEncoder:
                 input_ids=input_ids.reshape(1, -1)[:, layout.tokens],
                 position_ids=(layout.positions + self._first_position).unsqueeze(0),
                 **packed,
-                **{**options, "return_dict": True},
+                return_dict=True,
             )
         finally:
             _State.layout = None
@@ -210,10 +214,17 @@ class PackedEncoder:
         states = packed.new_zeros(shape[0] * shape[1], packed.shape[1])
         states[layout.tokens] = packed
         output.last_hidden_state = states.view(shape[0], shape[1], -1)
-        pooler = getattr(self.base, "pooler", None)
-        if pooler is not None and output.get("pooler_output") is not None:
-            output.pooler_output = pooler(output.last_hidden_state)
+        if output.get("pooler_output") is not None:
+            output.pooler_output = self._pooled(output.last_hidden_state)
         return output
+
+    def _pooled(self, states: torch.Tensor) -> torch.Tensor:
+        pooler = self.base.pooler
+        if isinstance(pooler, torch.nn.Linear):  # ALBERT takes the first token outside of its pooler
+            pooled: torch.Tensor = self.base.pooler_activation(pooler(states[:, 0]))
+        else:
+            pooled = pooler(states)
+        return pooled
 
 
 def _register() -> None:

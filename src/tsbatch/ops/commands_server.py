@@ -26,7 +26,12 @@ from tsbatch.ops.tokens import FixedToken
 
 SCHEMA = 1
 PANEL = "Server"
-SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK") if hasattr(signal, name)]
+SIGNALS: list[signal.Signals] = [
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK") if hasattr(signal, name)
+]
+ASKED_TO_END = {-signal.SIGTERM, 128 + signal.SIGTERM, int(signal.SIGTERM)}
+"""Java's exit codes after ``tsbatch stop``: as Python tells it, as Java itself, and on Windows."""
+
 COLUMNS = ("name", "version", "workers", "batch_size", "max_batch_delay", "status")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -90,8 +95,7 @@ def serve_until_stopped(server: Server) -> None:
     with contextlib.suppress(KeyboardInterrupt):
         while server.running():
             time.sleep(0.2)
-        time.sleep(1)  # `tsbatch stop` removes the state file after it has ended Java
-        if instances.load(server.instance.name) is not None:
+        if server.exit_code not in ASKED_TO_END:
             raise ServerError(
                 f"TorchServe ended by itself (exit code {server.exit_code}): {last_words(server.log_dir)}"
             )
@@ -246,7 +250,9 @@ def end_on_signals() -> Iterator[None]:
             signal.signal(one, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    before = {one: signal.signal(one, first) for one in SIGNALS}
+    # nohup ignores SIGHUP, and means it.
+    heard = [one for one in SIGNALS if not (one.name == "SIGHUP" and signal.getsignal(one) == signal.SIG_IGN)]
+    before = {one: signal.signal(one, first) for one in heard}
     try:
         yield
     finally:

@@ -20,7 +20,7 @@ import httpx
 from tsbatch.errors import UsageError
 from tsbatch.ops.failure import ServerError
 from tsbatch.ops.tokens import FixedToken, TokenSource
-from tsbatch.ops.worker_log import WorkerLog
+from tsbatch.ops.worker_log import Reason, WorkerLog
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -33,6 +33,9 @@ SECONDS_FOR_PROCESS = 120
 SECONDS_BETWEEN_LOOKS = 0.2
 SECONDS_FOR_LAST_WORDS = 0.5
 """A worker's last lines reach the log shortly after the line that says it died."""
+
+SECONDS_FOR_REASON = 12
+"""When they do not, the next worker says why; TorchServe starts it within two seconds."""
 
 HERE = {"127.0.0.1", "localhost", "::1"}
 READY = "READY"
@@ -71,7 +74,13 @@ class Management:
         self.log_dir = log_dir
         self._tokens = tokens or FixedToken(None)
         # A proxy of the environment is for other machines, and a certificate for this one is signed by its user.
-        self._client = httpx.Client(base_url=self.address, timeout=60, trust_env=not self.here, verify=not self.here)
+        # No connection is kept: calls are rare, and a client that nobody closes leaves nothing open then.
+        self._client = httpx.Client(
+            base_url=self.address,
+            trust_env=not self.here,
+            verify=not self.here,
+            limits=httpx.Limits(max_keepalive_connections=0),
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -207,8 +216,7 @@ class Management:
                 tell(f"{who}: {wanted} workers READY")
                 return model
             if log is not None and log.died(who.name, who.version):
-                time.sleep(SECONDS_FOR_LAST_WORDS)
-                raise ServerError(f"the model {who} cannot load: {log.reason(who.name, who.version)}")
+                raise ServerError(f"the model {who} cannot load: {last_words(log, who)}")
             allowed = timeout if timeout is not None else SECONDS_FOR_PROCESS + model.get("startupTimeout", 120) + 10
             if time.monotonic() - begin > allowed:
                 raise ServerError(f"the model {who} has {ready} of {wanted} workers READY after {allowed:.0f} s")
@@ -247,6 +255,15 @@ class Management:
         if answer.is_client_error:
             return UsageError(said)
         return ServerError(said)
+
+
+def last_words(log: WorkerLog, who: ModelVersion) -> Reason:
+    """Why a worker died, as soon as the log says it."""
+    deadline = time.monotonic() + SECONDS_FOR_REASON
+    time.sleep(SECONDS_FOR_LAST_WORDS)
+    while not (reason := log.reason(who.name, who.version)).certain and time.monotonic() < deadline:
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+    return reason
 
 
 def path_of(name: str, version: str | None = None) -> str:

@@ -95,7 +95,7 @@ class Life:
             self.words.clear()
         self.words.setdefault(stream, deque(maxlen=LINES_KEPT)).append(text)
 
-    def reason(self) -> str:
+    def reason(self) -> Reason:
         """Why it ended."""
         return reason_in([line for stream in self.words.values() for line in stream], timed_out=self.timed_out)
 
@@ -123,10 +123,10 @@ class WorkerLog:
         """Whether a worker of this model has died since this log is followed."""
         return bool(self._dead(model, version))
 
-    def reason(self, model: str, version: str) -> str:
+    def reason(self, model: str, version: str) -> Reason:
         """Why it died: the error the worker reported with its place, or the last thing it said."""
-        dead = self._dead(model, version)
-        return dead[0].reason() if dead else Life().reason()
+        reasons = [life.reason() for life in self._dead(model, version)] or [Life().reason()]
+        return max(reasons, key=lambda reason: reason.certain)
 
     def refused(self) -> dict[str, str]:
         """The archives that TorchServe did not take when it started, each with its reason."""
@@ -172,7 +172,22 @@ class WorkerLog:
         return self._lives.setdefault(worker["model"], {}).setdefault(worker["worker"], Life())
 
 
-def reason_in(lines: Iterable[str], *, timed_out: bool = False) -> str:
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a worker died; not certain when no error stands in what is left of its words.
+
+    TorchServe stops listening to a worker as soon as it is dead, so its last lines are sometimes lost; then
+    the next worker, which fails in the same way, says it.
+    """
+
+    text: str
+    certain: bool = True
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def reason_in(lines: Iterable[str], *, timed_out: bool = False) -> Reason:
     """The decisive line of a worker's last words.
 
     Args:
@@ -180,18 +195,18 @@ def reason_in(lines: Iterable[str], *, timed_out: bool = False) -> str:
         timed_out: whether TorchServe gave up waiting for it.
     """
     words = list(lines)
-    found = [error for error in errors_in(words) if not SECOND_HAND.match(error.text)]
+    found = [error for error in errors_in(words) ]
     ours = [error for error in found if error.text.startswith(OURS)]
     if ours:
-        return ours[-1].text.partition(": ")[2] or ours[-1].text
+        return Reason(ours[-1].text.partition(": ")[2] or ours[-1].text)
     if found:
-        return found[-1].with_place()
+        return Reason(found[-1].with_place())
     if timed_out:
-        return "it did not finish loading within its startupTimeout"
+        return Reason("it did not finish loading within its startupTimeout")
     said = [line.strip() for line in words if line.strip() and not line.startswith(CHATTER)]
     if said:
-        return f"the worker ended; its last words: {said[-1]}"
-    return "the worker ended without a word; out of memory, or sys.exit in the handler"
+        return Reason(f"the worker ended; its last words: {said[-1]}", certain=False)
+    return Reason("the worker ended without a word; out of memory, or sys.exit in the handler", certain=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,6 +81,7 @@ class Head:
         max_length: tokens the model was trained for, or None.
         prompts: prefixes by name.
         default_prompt: the name of the one to use when a request asks for none.
+        lower: the model was trained on lower case, and its tokenizer alone does not see to it.
     """
 
     poolings: tuple[str, ...] = ("mean",)
@@ -89,6 +90,7 @@ class Head:
     max_length: int | None = None
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
+    lower: bool = False
 
     def __call__(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """States (n, tokens, width) and mask (n, tokens) to vectors (n, dimensions), not yet normalised."""
@@ -111,6 +113,7 @@ def read_head(model_dir: Path, device: torch.device) -> Head:
         "max_length": sentence.get("max_seq_length"),
         "prompts": prompting.get("prompts") or {},
         "default_prompt": prompting.get("default_prompt_name"),
+        "lower": bool(sentence.get("do_lower_case")),
     }
     if not isinstance(modules, list):
         pooling = model_dir / "1_Pooling"

@@ -36,15 +36,24 @@ class TextHandler(BatchHandler):
     deterministic: ClassVar[bool] = True
 
     def load_tokenizer(self) -> Any:
-        """The tokenizer of the model folder."""
+        """The tokenizer of the model folder.
+
+        Raises:
+            LoadError: what transformers said, in one line, or that its files were not packed.
+        """
         from transformers import AutoTokenizer
 
         try:
-            return AutoTokenizer.from_pretrained(
+            tokenizer = AutoTokenizer.from_pretrained(
                 self.model_dir, trust_remote_code=self.settings.trust_remote_code, local_files_only=True
             )
         except Exception as error:  # transformers raises many kinds
             raise LoadError(f"the tokenizer cannot be loaded from the archive: {_first_line(error)}") from error
+        # transformers 5 makes up an empty vocabulary where the files are missing, and every word is then unknown.
+        files = sorted(set(tokenizer.vocab_files_names.values()))
+        if files and not any((self.model_dir / file).is_file() for file in files):
+            raise LoadError(f"the tokenizer cannot be loaded: the archive has none of {', '.join(files)}")
+        return tokenizer
 
     def load_pretrained(self, auto_class: Any) -> Any:
         """The model of the folder through one of transformers' Auto classes, memory-mapped where safetensors allow.

@@ -87,8 +87,12 @@ class TextEmbeddingHandler(TextHandler):
     def preprocess(self, items: Sequence[Item]) -> list[Any]:
         """Texts to token ids, one array an item."""
         texts = [self._prefix(item.parameters) + item.value for item in items]
+        if self.head.lower:
+            texts = [text.lower() for text in texts]
         features, counts = self.tokenize(texts, self.max_length)
         for item, count in zip(items, counts, strict=True):
+            if count == 0:
+                raise Unprocessable("the text has no token", expected="a text with at least one word")
             if count > self.max_length:
                 if not item.parameters.truncate:
                     raise Unprocessable(

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tsbatch.batching.planning import Bounds, PassCost, plan
+from tsbatch.batching.cost import PassCost
+from tsbatch.batching.planning import Bounds, plan, plan_packed
 
 LENGTHS = st.lists(st.integers(0, 60), min_size=1, max_size=10)
 BOUNDS = st.builds(Bounds, features=st.integers(1, 10), cost=st.none() | st.integers(1, 300))
@@ -126,3 +127,30 @@ def test_the_order_of_the_features_does_not_change_the_cost():
         for order in permutations([3, 9, 9, 27, 81])
     }
     assert len(costs) == 1
+
+
+# ---- packed ---------------------------------------------------------------------------------------------------
+
+
+def fits_packed(group, lengths, bounds):
+    total = sum(lengths[place] for place in group)
+    return len(group) == 1 or (len(group) <= bounds.features and (bounds.cost is None or total <= bounds.cost))
+
+
+@given(lengths=st.lists(st.integers(0, 60), max_size=30), bounds=BOUNDS)
+def test_packed_every_feature_is_planned_once_and_within_the_bounds(lengths, bounds):
+    groups = plan_packed(lengths, bounds=bounds)
+    assert sorted(place for group in groups for place in group) == list(range(len(lengths)))
+    assert all(fits_packed(group, lengths, bounds) for group in groups)
+
+
+@given(lengths=st.lists(st.integers(1, 60), min_size=1, max_size=30), bounds=BOUNDS)
+def test_packed_no_two_passes_could_have_been_one(lengths, bounds):
+    groups = plan_packed(lengths, bounds=bounds)
+    for place, left in enumerate(groups):
+        for right in groups[place + 1 :]:
+            assert not fits_packed([*left, *right], lengths, bounds)
+
+
+def test_packed_without_bounds_is_one_pass():
+    assert len(plan_packed([1, 900, 3] * 50, bounds=Bounds(256))) == 1

@@ -61,3 +61,13 @@ def test_a_signal_interrupts_once_and_the_handlers_come_back():
         work(done)
     assert done == ["cleaned"]
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_nohup_is_respected():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with commands.end_on_signals():
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)

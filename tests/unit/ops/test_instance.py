@@ -75,6 +75,7 @@ def test_stop_ends_the_processes_and_removes_folder_and_file(instance, sleeper, 
 def test_a_dead_one_is_told_once_and_cleaned(instance, sleeper, work):
     instance.save()
     sleeper.kill()
+    sleeper.wait()
     with pytest.raises(ServerError, match=f"process {sleeper.pid}.* ended by itself"):
         instances.find("mine")
     assert not work.exists()

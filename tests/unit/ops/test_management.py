@@ -11,8 +11,9 @@ from tsbatch.errors import UsageError
 from tsbatch.ops import management as module
 from tsbatch.ops import registration
 from tsbatch.ops.failure import ServerError
-from tsbatch.ops.management import Management, ModelNotFound, models_of, path_of, summary
+from tsbatch.ops.management import Management, ModelNotFound, ModelVersion, models_of, path_of, summary
 from tsbatch.ops.tokens import FixedToken
+from tsbatch.ops.worker_log import Reason, WorkerLog
 
 TOKEN_ERROR = (400, {"code": 400, "type": "InvalidKeyException", "message": "Token Authorization failed."})
 
@@ -185,3 +186,11 @@ class TestRegistration:
         with pytest.raises(ServerError, match=r"1 of 2 workers"):
             registration.scale(api, "m", 2)
         assert [call[2]["min_worker"] for call in fake.calls if call[0] == "PUT"] == ["2", "1"]
+
+
+def test_the_reason_is_waited_for_when_the_last_words_are_lost(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "SECONDS_FOR_LAST_WORDS", 0)
+    reasons = [Reason("without a word", certain=False), Reason("ValueError: x")]
+    log = WorkerLog(tmp_path)
+    monkeypatch.setattr(log, "reason", lambda _name, _version: reasons.pop(0))
+    assert module.last_words(log, ModelVersion("m", "1.0")) == Reason("ValueError: x")

