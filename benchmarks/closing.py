@@ -54,6 +54,7 @@ class Closing(BatchHandler):
     def prepare(self):
         self.folder = Path(self.options["folder"])
         self.on_close(self.stamp)
+        self.when_gone("touch", str(self.folder / f"gone-{os.getpid()}"))
 
     def stamp(self):
         until = time.time() + 1
@@ -81,10 +82,8 @@ class Closing(BatchHandler):
 '''
 STATES = ("idle", "computing", "asleep")
 """What the worker is doing: nothing, Python code, or something that lets other threads run (a sleep, most of torch)."""
-STOCK = "unregister, stock"
-"""The same on a server that kills at once, as `torchserve --start` does: without the patience of `tsbatch serve`."""
-WAYS = ("unregister", "scale down", "stop", "time-out", "killed frontend", STOCK)
-ONE_SERVER = frozenset({"unregister", "scale down", "time-out", STOCK})
+WAYS = ("unregister", "scale down", "stop", "time-out", "killed frontend")
+ONE_SERVER = frozenset({"unregister", "scale down", "time-out"})
 """Ways that leave the server alive for the next try."""
 RESPONSE_TIMEOUT = 2
 SECONDS_TO_CLOSE = 5
@@ -103,6 +102,7 @@ class Row:
         tries: how often that was tried.
         reached: how often the callback began.
         left: milliseconds that the callback had until SIGKILL, for each time it began; 1000 is "as long as it likes".
+        gone: how often the command given to ``when_gone`` ran.
     """
 
     way: str
@@ -110,10 +110,12 @@ class Row:
     tries: int = 0
     reached: int = 0
     left: list[float] = field(default_factory=list)
+    gone: int = 0
 
-    def take(self, stamps: Sequence[float]) -> None:
-        """One more try, with the times the callback wrote down."""
+    def take(self, stamps: Sequence[float], *, gone: bool) -> None:
+        """One more try: the times the callback wrote down, and whether the command ran."""
         self.tries += 1
+        self.gone += gone
         if stamps:
             self.reached += 1
             self.left.append(round((stamps[-1] - stamps[0]) * 1000, 1))
@@ -152,8 +154,7 @@ class Bench:
     def server(self, way: str) -> Server:
         """A server with one worker, for this way to end it."""
         archive = self.hasty if way == "time-out" else self.patient
-        env = {"PATH": os.environ["PATH"]} if way == STOCK else {}
-        return Server.start(models=[archive], name=f"closing-{os.getpid()}", env=env)
+        return Server.start(models=[archive], name=f"closing-{os.getpid()}")
 
     def row(self, way: str, state: str, tries: int, say: Say) -> Row:
         """Try ``tries`` times."""
@@ -164,17 +165,18 @@ class Bench:
                 if server is None or way not in ONE_SERVER:
                     running.close()
                     server = running.enter_context(self.server(way))
-                row.take(self.end(server, way, state))
-                say(f"{way}, {state}: reached {row.reached} of {row.tries}")
+                pid = self.end(server, way, state)
+                row.take(self._stamps(pid), gone=(self.folder / f"gone-{pid}").exists())
+                say(f"{way}, {state}: reached {row.reached} of {row.tries}, gone {row.gone}")
         return row
 
-    def end(self, server: Server, way: str, state: str) -> list[float]:
-        """End the server's worker in this way and return what its callback wrote down."""
+    def end(self, server: Server, way: str, state: str) -> int:
+        """End the server's worker in this way, see to it that there is one again, and return its process id."""
         with server.management() as management:
             worker = psutil.Process(management.wait_ready(MODEL)["workers"][0]["pid"])
             ask(server, "idle")  # a worker that has answered before, as workers in service have
             asking = self._busy(server, worker.pid, state) if state != "idle" else None
-            if way in {"unregister", STOCK}:
+            if way == "unregister":
                 management.unregister(MODEL)
             elif way == "scale down":
                 management.scale(MODEL, 0)
@@ -182,14 +184,16 @@ class Bench:
                 server.stop()
             elif way == "killed frontend":
                 os.kill(server.pid, signal.SIGKILL)
-            stamps = self._stamps(worker)
+            with contextlib.suppress(psutil.TimeoutExpired):
+                worker.wait(RESPONSE_TIMEOUT + SECONDS_TO_CLOSE)
+            time.sleep(0.2)
             if asking:
-                asking.join(30)
-            if way in {"unregister", STOCK}:
+                asking.join(1)  # TorchServe never answers some of them
+            if way == "unregister":
                 management.register(f"{MODEL}.mar")
             elif way == "scale down":
                 management.scale(MODEL, 1)
-        return stamps
+        return worker.pid
 
     def _busy(self, server: Server, pid: int, state: str) -> threading.Thread:
         """Let the worker do something, and return when it does."""
@@ -204,10 +208,8 @@ class Bench:
         time.sleep(0.2)
         return asking
 
-    def _stamps(self, worker: psutil.Process) -> list[float]:
-        with contextlib.suppress(psutil.TimeoutExpired):
-            worker.wait(RESPONSE_TIMEOUT + SECONDS_TO_CLOSE)
-        file = self.folder / f"closed-{worker.pid}"
+    def _stamps(self, pid: int) -> list[float]:
+        file = self.folder / f"closed-{pid}"
         if not file.exists():
             return []
         lines = file.read_text(encoding="utf-8").split("\n")
@@ -230,9 +232,13 @@ def cells(ways: Sequence[str]) -> list[tuple[str, str]]:
 
 def table(rows: Sequence[Row]) -> str:
     """The rows as Markdown."""
-    lines = ["| how it ends | the worker is | `close()` reached | time it had: least, median |", "| --- | --- | --- | --- |"]
-    lines += [f"| {row.way} | {row.state} | {row.reached} of {row.tries} | {row.time_left} |" for row in rows]
-    return "\n".join(lines)
+    head = ("how it ends", "the worker is", "`close()` reached", "time it had: least, median", "`when_gone` ran")
+    lines = [head, ["---"] * len(head)]
+    lines += [
+        (row.way, row.state, f"{row.reached} of {row.tries}", row.time_left, f"{row.gone} of {row.tries}")
+        for row in rows
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def main(words: list[str]) -> int:

@@ -116,53 +116,64 @@ class Worker:
     """
 
     def __init__(self, corpus: str) -> None:
+        self.handlers: dict[Mode, Any] = {}
+        handler = self.handler("packed")
+        texts = corpora(COUNT, minilm_tokens(model_dir()))[corpus]
+        self.features = handler.tokenize(texts, handler.max_length)[0]
+
+    def handler(self, mode: Mode) -> Any:
+        """The handler of text-embedding that works in this mode."""
         from tsbatch.context import ModelContext
         from tsbatch.tasks.text_embedding import TextEmbeddingHandler
 
-        folder = model_dir()
-        self.handler = TextEmbeddingHandler()
-        config = {"tsbatch": {"threads": 1, "warmup": False, "batching": {"mode": "packed"}}}
-        self.handler.load(ModelContext(folder, "limit", "1.0", batch_size=1, gpu_id=None, config=config, manifest={}))
-        texts = corpora(COUNT, minilm_tokens(folder))[corpus]
-        self.features = self.handler.tokenize(texts, self.handler.max_length)[0]
+        if mode not in self.handlers:
+            config = {"tsbatch": {"threads": 1, "warmup": False, "batching": {"mode": mode}}}
+            handler = self.handlers[mode] = TextEmbeddingHandler()
+            handler.load(ModelContext(model_dir=model_dir(), model_name=mode, config=config))
+        return self.handlers[mode]
 
     def measure(self, way: Way, seconds: float) -> float:
         """Texts a second: whole rounds over all texts, for at least so long."""
         import torch
 
         torch.set_num_threads(way.threads)
-        done, started = 0, time.perf_counter()
+        handler, done, started = self.handler(way.mode), 0, time.perf_counter()
         with torch.inference_mode():
             while not done or time.perf_counter() - started < seconds:
                 for start in range(0, len(self.features), way.batch):
-                    self.batch(self.features[start : start + way.batch], way.mode)
+                    run_batch(handler, self.features[start : start + way.batch])
                 done += len(self.features)
         return done / (time.perf_counter() - started)
 
-    def batch(self, features: Sequence[Any], mode: Mode) -> None:
-        """One batch through the model."""
-        from tsbatch.batching.planning import Bounds, plan
-
-        handler = self.handler
-        assert handler.encoder is not None
-        with handler.encoder.switched_on(mode == "packed"):
-            groups = [list(range(len(features)))]
-            if mode == "bucketed":
-                lengths = handler.lengths(features)
-                groups = plan(lengths, len(features), bounds=Bounds(256), bucketed=True, cost=handler.pass_cost)
-            for group in groups:
-                started = time.perf_counter()
-                tensors = handler.collate([features[place] for place in group])
-                handler.inference(tensors)
-                if mode == "bucketed":
-                    handler.pass_cost.observe(tensors["input_ids"].numel(), time.perf_counter() - started)
+    def warm(self, way: Way) -> str:
+        """Load what the way needs, and run it for a moment."""
+        handler = self.handler(way.mode)
+        for start in range(0, 2 * way.batch, way.batch):
+            run_batch(handler, self.features[start : start + way.batch])
+        return "ready"
 
     def serve(self) -> None:
         """Measure what each line of standard input says, and answer with the figure."""
         for line in sys.stdin:
             asked = json.loads(line)
             step, seconds = asked.pop("step"), asked.pop("seconds")
-            print(self.measure(Way(**asked), seconds) if step == "go" else "ready", flush=True)
+            way = Way(**asked)
+            print(self.measure(way, seconds) if step == "go" else self.warm(way), flush=True)
+
+
+def run_batch(handler: Any, features: Sequence[Any]) -> None:
+    """One batch through the model, in as many passes as the handler's planner makes of it."""
+    from tsbatch.batching.planning import Bounds, plan
+
+    groups = [list(range(len(features)))]
+    if handler.buckets:
+        lengths = handler.lengths(features)
+        groups = plan(lengths, len(features), bounds=Bounds(256), bucketed=True, cost=handler.pass_cost)
+    for group in groups:
+        started = time.perf_counter()
+        tensors = handler.collate([features[place] for place in group])
+        handler.inference(tensors)
+        handler.pass_cost.observe(tensors["input_ids"].numel(), time.perf_counter() - started)
 
 
 def main(words: list[str]) -> int:

@@ -27,6 +27,7 @@ class Figures:
 
     Attributes:
         requests: answers that were counted.
+        answers: all answers, those of the warm-up and after the end too.
         seconds: the time in which they came.
         rate: answers a second.
         mean, p50, p99: from sending a request to its whole answer.
@@ -34,6 +35,7 @@ class Figures:
     """
 
     requests: int
+    answers: int
     seconds: float
     rate: float
     mean: float
@@ -59,7 +61,7 @@ class Load:
     def __init__(self, requests: Sequence[bytes], round_size: int, warm_up: int = 0, seconds: float = 0.0) -> None:
         self.requests = cycle(requests)
         self.round_size, self.warm_up, self.seconds = round_size, warm_up, seconds
-        self.waiting = 0
+        self.waiting = self.answers = 0
         self.milliseconds: list[float] = []
         self.started = self.stopped = self.cpu = 0.0
         self.measuring = self.over = False
@@ -79,6 +81,7 @@ class Load:
     def answered(self, milliseconds: float) -> None:
         """One more answer is there, after so long."""
         self.waiting -= 1
+        self.answers += 1
         if self.measuring:
             self.milliseconds.append(milliseconds)
             self._look_at_the_clock()
@@ -107,6 +110,7 @@ class Load:
         hundredths = quantiles(times, n=100, method="inclusive") if len(times) > 1 else times * 99
         return Figures(
             requests=len(times),
+            answers=self.answers,
             seconds=round(seconds, 3),
             rate=len(times) / seconds,
             mean=round(mean(times), 2),

@@ -148,7 +148,9 @@ def run_tests(check: Check, files: list[str]) -> Result:
     base = REPORTS / f"issue{check.issue}-line{check.line:02}"
     junit = base.with_suffix(".xml")
     junit.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", "-v", "-rA", "--durations=5", f"--junitxml={junit}", *files]
+    # xunit1 is the form that has room for each test's figures.
+    report = [f"--junitxml={junit}", "-o", "junit_family=xunit1"]
+    command = [sys.executable, "-m", "pytest", "-v", "-rA", "--durations=5", *report, *files]
     started = time.monotonic()
     code = _stream(command, base.with_suffix(".log"), check.minutes * 60)
     seconds = time.monotonic() - started

@@ -6,7 +6,24 @@ import json
 
 import torch
 
-WORDS = "a cat dog sat on the mat and ran away from it all very fast today".split()
+WORDS = [
+    "a",
+    "cat",
+    "dog",
+    "sat",
+    "on",
+    "the",
+    "mat",
+    "and",
+    "ran",
+    "away",
+    "from",
+    "it",
+    "all",
+    "very",
+    "fast",
+    "today",
+]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
@@ -70,7 +87,10 @@ def save_sentence_files(folder, *, pooling=None, dense=None, normalize=True, **f
         modules.append(("Dense", "2_Dense"))
         about = {"in_features": dense.in_features, "out_features": dense.out_features, "bias": dense.bias is not None}
         write(folder / "2_Dense/config.json", {**about, "activation_function": "torch.nn.modules.activation.Tanh"})
-        save_file({f"linear.{name}": tensor for name, tensor in dense.state_dict().items()}, folder / "2_Dense/model.safetensors")
+        save_file(
+            {f"linear.{name}": tensor for name, tensor in dense.state_dict().items()},
+            folder / "2_Dense/model.safetensors",
+        )
     if normalize:
         modules.append(("Normalize", "3_Normalize"))
     listed = [

@@ -14,9 +14,10 @@ import logging
 import os
 import select
 import signal
+import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
@@ -25,6 +26,8 @@ logger = logging.getLogger("tsbatch")
 _HANG_UP = getattr(select, "POLLHUP", 0) | getattr(select, "POLLRDHUP", 0)
 SECONDS_TO_LEAVE = 0.5
 """After closing, an idle worker has left by itself within this time; a busy one would go on for nobody."""
+SERVER_MARK = "TSBATCH_SERVER"
+"""By this variable `tsbatch stop` finds the processes of a server (ops/processes.py)."""
 SPARED = 0.2
 """Share of responseTimeout, at most one second, that is kept for closing."""
 
@@ -39,11 +42,16 @@ class Closer:
         self._due: float | None = None
         self._watching = False
         self._wanted = False
+        self._shells: list[subprocess.Popen[bytes]] = []
 
     def add(self, callback: Callable[[], Any]) -> None:
         """Call ``callback`` when the worker ends; what was added last comes first."""
         self._wanted = True
         self._callbacks.callback(callback)
+
+    def when_gone(self, command: Sequence[str]) -> None:
+        """Run ``command`` once this process is gone; see :func:`when_gone`."""
+        self._shells.append(when_gone(command))
 
     def close(self) -> None:
         """Close everything that was added. Calling it again does nothing, but waits for a closing under way."""
@@ -145,3 +153,33 @@ def close_on_hang_up(
 def _milliseconds(seconds: float | None) -> int | None:
     # Rounded up, or it would be asked again too early.
     return None if seconds is None else int(seconds * 1000) + 1
+
+
+def when_gone(command: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Run ``command`` once this process is gone, whatever ended it, SIGKILL included.
+
+    A small shell waits for the end of a pipe that only this process holds open.
+
+    Args:
+        command: program and arguments, as for subprocess; its output goes nowhere.
+
+    Returns:
+        The shell, to be kept.
+
+    Raises:
+        OSError: there is no ``/bin/sh``, as on Windows.
+    """
+    # No other child inherits the writing end (PEP 446), and it is never closed: that is left to our end.
+    reader, _writer = os.pipe()
+    try:
+        return subprocess.Popen(
+            ["/bin/sh", "-c", 'read -r _; exec "$@"', "tsbatch-when-gone", *command],
+            stdin=reader,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            # `tsbatch stop` kills whatever carries the server's mark, and would kill the shell before its work is done.
+            env={name: value for name, value in os.environ.items() if name != SERVER_MARK},
+            start_new_session=True,
+        )
+    finally:
+        os.close(reader)

@@ -105,6 +105,7 @@ class BatchHandler(torchserve.BaseHandler):
         self.context = context
         self.manifest = context.manifest
         self.load(torchserve.model_context(context))
+        torchserve.read_ahead()
 
     def load(self, context: ModelContext) -> None:
         """Load without TorchServe: settings, device, threads, auxiliary files, model, tokenizer, warm-up.
@@ -172,6 +173,10 @@ class BatchHandler(torchserve.BaseHandler):
     def on_close(self, callback: Callable[[], Any]) -> None:
         """Call ``callback`` when the worker ends, if it is told to end before it is killed (docs/closing.md)."""
         self._closer.add(callback)
+
+    def when_gone(self, *command: str) -> None:
+        """Run ``command`` once the worker is gone, however it ended: what must not be missed (docs/closing.md)."""
+        self._closer.when_gone(command)
 
     def close(self) -> None:
         """Run what was registered with :meth:`on_close`, last first. Calling it again does nothing."""
@@ -260,8 +265,8 @@ class BatchHandler(torchserve.BaseHandler):
         """All outputs of the items to results.
 
         Args:
-            outputs: one row an item, on the CPU: one tensor where ``inference`` returned one, otherwise a list. Where
-                an item had several features, a list with a list for each such item.
+            outputs: one row an item, on the CPU: one tensor where the rows are tensors of one shape, otherwise a list.
+                Where an item had several features, a list with a list for each such item.
             items: the items, in the same order.
 
         Returns:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ import torch
 
 from tsbatch.answer import encode_error
 from tsbatch.batching.identical import group_identical
-from tsbatch.batching.isolation import Outcome, isolate
+from tsbatch.batching.isolation import Budget, Outcome, isolate
 from tsbatch.batching.memory import is_out_of_memory, release_cached_memory
 from tsbatch.batching.planning import Bounds, plan, plan_packed
 from tsbatch.batching.rows import split, stack, to_cpu
@@ -60,13 +61,14 @@ def process(handler: BatchHandler, requests: Sequence[Request], sink: Sink, reco
     record.mark("decode")
     # From here on stages see all good items at once; one that raises is called again on halves until only
     # the guilty fail. Nothing is ever computed with gradients, unless an explanation asks for them.
+    budget = Budget(handler.settings.batching.isolation_seconds)
     with torch.inference_mode():
-        _preprocess(handler, works)
+        _preprocess(handler, works, budget)
         record.mark("preprocess")
-        _infer(handler, works, record)
-        _explain(handler, works)
+        _infer(handler, works, budget, record)
+        _explain(handler, works, budget)
         record.mark("inference")
-        _postprocess(handler, works)
+        _postprocess(handler, works, budget)
         record.mark("postprocess")
     # encode: again each request on its own; a request fails as a whole with its first failed item.
     finished = iter(twins)
@@ -106,13 +108,13 @@ def _distinct(handler: BatchHandler, items: Sequence[Item]) -> tuple[list[Work],
     return [Work(item) for item in items], list(range(len(items)))
 
 
-def _preprocess(handler: BatchHandler, works: Sequence[Work]) -> None:
+def _preprocess(handler: BatchHandler, works: Sequence[Work], budget: Budget) -> None:
     def call(part: Sequence[Work]) -> list[Any]:
         returned = handler.preprocess([work.item for work in part])
         return split(returned, len(part), stage="preprocess", what="features")
 
     todo = [work for work in works if work.item.request.kind == "predict"]
-    for work, outcome in zip(todo, _isolated(handler, call, todo, "preprocess"), strict=True):
+    for work, outcome in zip(todo, _isolated(handler, call, todo, "preprocess", budget), strict=True):
         work.error = outcome.error
         if outcome.error is None:
             work.several = isinstance(outcome.result, list)
@@ -120,7 +122,7 @@ def _preprocess(handler: BatchHandler, works: Sequence[Work]) -> None:
             work.outputs = [None] * len(work.features)
 
 
-def _infer(handler: BatchHandler, works: Sequence[Work], record: BatchRecord) -> None:
+def _infer(handler: BatchHandler, works: Sequence[Work], budget: Budget, record: BatchRecord) -> None:
     """Cut the features into micro-batches and run each; a failing one is halved until only the guilty fail."""
     slots = [(work, place) for work in works if work.error is None for place in range(len(work.features))]
     record.features = len(slots)
@@ -158,7 +160,7 @@ def _infer(handler: BatchHandler, works: Sequence[Work], record: BatchRecord) ->
 
     for group in groups:
         memory.begin()
-        outcomes = _isolated(handler, call, group, "inference")
+        outcomes = _isolated(handler, call, group, "inference", budget)
         alone = any(isinstance(outcome.error, OutOfMemory) for outcome in outcomes)
         if memory.settle(alone=alone):
             logger.warning("out of memory: micro-batches are kept to a cost of %d from now on", memory.limit)
@@ -186,23 +188,23 @@ def _lengths(handler: BatchHandler, features: Sequence[Any], slots: Sequence[tup
     return None
 
 
-def _postprocess(handler: BatchHandler, works: Sequence[Work]) -> None:
+def _postprocess(handler: BatchHandler, works: Sequence[Work], budget: Budget) -> None:
     todo = [work for work in works if work.error is None and work.item.request.kind == "predict"]
     several = any(work.several for work in todo)
 
     def call(part: Sequence[Work]) -> list[Any]:
-        if several:
-            outputs: Any = [work.outputs if work.several else work.outputs[0] for work in part]
-        else:
-            outputs = stack([work.outputs[0] for work in part], stage="postprocess")
+        outputs: Any = [work.outputs if work.several else work.outputs[0] for work in part]
+        if not several:
+            with suppress(ContractBroken):  # rows of different shapes stay a list
+                outputs = stack(outputs, stage="postprocess")
         returned = handler.postprocess(outputs, [work.item for work in part])
         return split(returned, len(part), stage="postprocess", what="results")
 
-    for work, outcome in zip(todo, _isolated(handler, call, todo, "postprocess"), strict=True):
+    for work, outcome in zip(todo, _isolated(handler, call, todo, "postprocess", budget), strict=True):
         work.error, work.result = outcome.error, outcome.result
 
 
-def _explain(handler: BatchHandler, works: Sequence[Work]) -> None:
+def _explain(handler: BatchHandler, works: Sequence[Work], budget: Budget) -> None:
     todo = [work for work in works if work.item.request.kind == "explain" and work.error is None]
 
     def call(part: Sequence[Work]) -> list[Any]:
@@ -210,7 +212,7 @@ def _explain(handler: BatchHandler, works: Sequence[Work]) -> None:
             returned = handler.explain_items([work.item for work in part])
         return split(returned, len(part), stage="explain", what="explanations")
 
-    for work, outcome in zip(todo, _isolated(handler, call, todo, "explain"), strict=True):
+    for work, outcome in zip(todo, _isolated(handler, call, todo, "explain", budget), strict=True):
         work.error, work.result = outcome.error, outcome.result
 
 
@@ -248,13 +250,17 @@ def _checked(reply: Any, limit: int) -> Reply:
 
 
 def _isolated(
-    handler: BatchHandler, call: Callable[[Sequence[Any]], list[Any]], entries: Sequence[Any], stage: str
+    handler: BatchHandler,
+    call: Callable[[Sequence[Any]], list[Any]],
+    entries: Sequence[Any],
+    stage: str,
+    budget: Budget,
 ) -> list[Outcome[Any]]:
     return isolate(
         call,
         entries,
         explain=lambda error: _as_reply_error(handler, error, stage, len(entries)),
-        seconds=handler.settings.batching.isolation_seconds,
+        budget=budget,
     )
 
 

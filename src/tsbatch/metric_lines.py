@@ -88,9 +88,9 @@ class _Tap(logging.Handler):
         self._captured = captured
 
     def emit(self, record: logging.LogRecord) -> None:
-        line = record.getMessage()
-        if line.startswith(PREFIX):
-            self._captured.add(line)
+        for line in record.getMessage().split("\n"):
+            if line.startswith(PREFIX):
+                self._captured.add(line)
         if self._parent is not None and record.levelno >= self.threshold:
             self._parent.callHandlers(record)
 

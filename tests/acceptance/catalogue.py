@@ -35,6 +35,10 @@ def among(items):
     return any(item.value == GUILTY for item in items)
 
 
+def spoil(items, entries, bad):
+    return [bad if item.value == GUILTY else entry for item, entry in zip(items, entries)]
+
+
 def circle():
     ring = []
     ring.append(ring)
@@ -185,19 +189,19 @@ RETURNING = [
     returning("postprocess", "array", "np.array(results)", status=200, answer=26.0),
     returning("postprocess", "numpy-scalars", "[np.float32(result) for result in results]", status=200, answer=26.0),
     returning("postprocess", "tensors", "[torch.tensor(result) for result in results]", status=200, answer=26.0),
-    returning("postprocess", "bfloat16", "[torch.tensor([26.0], dtype=torch.bfloat16)]", status=200, answer=[26.0]),
+    returning("postprocess", "bfloat16", "outputs.bfloat16()", status=200, answer=26.0),
     # What JSON lacks.
-    returning("postprocess", "nan", "[float('nan')] * len(items)", status=200, answer=None),
-    returning("postprocess", "nan-tensor", "torch.full((len(items), 2), torch.nan)", status=200, answer=[None, None]),
-    returning("postprocess", "surrogates", "['half \\ud83d of it'] * len(items)", says="surrogate"),
-    returning("postprocess", "surrogate-key", "[{'\\ud83d': 1}] * len(items)", says="surrogate"),
-    returning("postprocess", "circular", "[circle()] * len(items)", says="contains itself"),
-    returning("postprocess", "complex", "[torch.tensor([1j])] * len(items)", says="JSON has no form for"),
-    returning("postprocess", "objects", "[object()] * len(items)", says="object"),
-    returning("postprocess", "set", "[{1, 2}] * len(items)", says="set"),
-    returning("postprocess", "huge-int", "[10 ** 30] * len(items)", says="64 bits"),
-    returning("postprocess", "inner-generator", "[(n for n in 'ab')] * len(items)", says="generator"),
-    returning("postprocess", "too-large", "['x' * 7_000_000] * len(items)", says="7,000,002 bytes, over the server's"),
+    returning("postprocess", "nan", "spoil(items, results, float('nan'))", status=200, answer=None),
+    returning("postprocess", "nan-array", "spoil(items, results, np.array([np.nan]))", status=200, answer=[None]),
+    returning("postprocess", "surrogates", "spoil(items, results, 'half \\ud83d of it')", says="surrogate"),
+    returning("postprocess", "surrogate-key", "spoil(items, results, {'\\ud83d': 1})", says="surrogate"),
+    returning("postprocess", "circular", "spoil(items, results, circle())", says="contains itself"),
+    returning("postprocess", "complex", "spoil(items, results, torch.tensor([1j]))", says="complex64"),
+    returning("postprocess", "objects", "spoil(items, results, object())", says="object"),
+    returning("postprocess", "set", "spoil(items, results, {1, 2})", says="set"),
+    returning("postprocess", "huge-int", "spoil(items, results, 10 ** 30)", says="64 bits"),
+    returning("postprocess", "inner-generator", "spoil(items, results, (n for n in 'ab'))", says="generator"),
+    returning("postprocess", "too-large", "spoil(items, results, 'x' * 7_000_000)", says="7,000,002 bytes"),
     # The other stages.
     returning("decode_request", "none", "None", says="decode_request returned None"),
     returning("decode_request", "tuple", "tuple(items)", says="decode_request returned"),
@@ -206,7 +210,7 @@ RETURNING = [
     returning("preprocess", "too-few", "features[:-1]", says="preprocess returned 0 features for 1 inputs"),
     returning("preprocess", "none", "None", says="preprocess returned None"),
     returning("preprocess", "generator", "(feature for feature in features)", says="returned a generator"),
-    returning("preprocess", "texts", "['thirteen'] * len(items)", says="collate cannot stack"),
+    returning("preprocess", "texts", "spoil(items, features, 'thirteen')", says="collate cannot stack"),
     returning("lengths", "too-few", "lengths[:-1]", status=200, answer=26),
     returning("lengths", "none-inside", "[None] * len(features)", status=200, answer=26),
     returning("collate", "none", "None", says="TypeError"),

@@ -8,7 +8,7 @@ from tests.acceptance.catalogue import CATALOGUE
 from tests.acceptance.support import misbehaving_model
 
 CHOSEN = {
-    "inference-raises": (102, 103, 104, 105, 112),
+    "inference-raises": (102, 103, 104, 105, 110, 111, 112),
     "postprocess-too-few": (),
     "postprocess-circular": (),
     "encode-response-line-break": (),

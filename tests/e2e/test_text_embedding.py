@@ -22,7 +22,7 @@ from tests.e2e import grpc_client
 from tests.e2e.support import get, post
 
 SENTENCE = "Das Café in Zürich öffnet um sieben."
-FORTY = [SENTENCE, *(f"Sentence {number}" + ", longer" * (number % 3) for number in range(39))]
+FORTY = [SENTENCE, *(f"Sentence {number % 7}" + ", longer" * (number % 7) for number in range(39))]
 JSON = {"Content-Type": "application/json"}
 SAMPLE = {
     "/predictions/embed": ("text/plain", "no content type", "JSON inputs", "uploaded file, plain", "form data"),

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from tests.e2e.support import make_archive
 from tsbatch.ops.server import Server
 
-SLEEPER = '''
+SLEEPER = """
 import time
 from tsbatch import BatchHandler
 
@@ -33,19 +34,36 @@ class Sleeper(BatchHandler):
 
     def collate(self, features):
         return features
-'''
+"""
 """A model that takes a set time, however many items share its pass."""
 
-CONFIG = """
-minWorkers: 1
-maxWorkers: 1
-batchSize: {batch_size}
-maxBatchDelay: {delay}
-responseTimeout: 60
-startupTimeout: 60
-handler:
-  milliseconds: {milliseconds}
-"""
+BATCH = 40
+"""What a batch takes in the two models that are timed, in milliseconds."""
+DELAY = 100
+CONFIGS = {
+    "one": {"batchSize": 1, "maxBatchDelay": DELAY, "milliseconds": BATCH},
+    "eight": {"batchSize": 8, "maxBatchDelay": DELAY, "milliseconds": BATCH},
+    "quick": {"batchSize": 8, "maxBatchDelay": 5, "milliseconds": 0},
+}
+"""Three models: one request a batch, eight, and one to warm Java up with."""
+
+
+def archives(folder: Path) -> list[Path]:
+    """The three models, packed."""
+    made = []
+    for name, numbers in CONFIGS.items():
+        lines = ["minWorkers: 1", "maxWorkers: 1", "responseTimeout: 60", "startupTimeout: 60"]
+        lines += [f"batchSize: {numbers['batchSize']}", f"maxBatchDelay: {numbers['maxBatchDelay']}"]
+        lines += ["handler:", f"  milliseconds: {numbers['milliseconds']}", ""]
+        made.append(make_archive(folder, name, SLEEPER, config="\n".join(lines)))
+    return made
+
+
+def warm_up(server: Server, requests: int) -> None:
+    """Get Java over its slow first thousands of requests, and every worker over its first batches."""
+    load(server, "quick", 24, requests // 24)
+    for name in ("one", "eight"):
+        load(server, name, 8, 3)
 
 
 @dataclass(frozen=True)
@@ -174,7 +192,8 @@ def split_of_log(path: Path, model: str) -> dict[str, Logged]:
         elif "Backend response time" in line and batch:
             begun = max(free, min(batch.values()))
             waits |= {
-                name: Logged(max(0.0, begun - arrival), flushed - max(begun, arrival)) for name, arrival in batch.items()
+                name: Logged(max(0.0, begun - arrival), flushed - max(begun, arrival))
+                for name, arrival in batch.items()
             }
             free, batch = _moment(line), {}
     return waits

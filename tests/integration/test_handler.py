@@ -5,6 +5,7 @@ The oracle for the good requests is the same handler asked one by one.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import shutil
@@ -18,6 +19,7 @@ import pytest
 import torch
 from pydantic import BaseModel, ConfigDict
 from safetensors.torch import save_file
+
 from tsbatch.context import ModelContext
 from tsbatch.errors import BadRequest, LoadError, NotSupported, PayloadTooLarge, Unprocessable
 from tsbatch.handler import BatchHandler
@@ -54,8 +56,7 @@ class Doubler(BatchHandler):
     def preprocess(self, items):
         self.misbehave("preprocess", [item.value for item in items])
         # The feature carries its item's index, so that the later stages can tell the guilty.
-        rows = torch.tensor([[float(item.value["value"]), self.guilt(item.value)] for item in items])
-        return rows
+        return torch.tensor([[float(item.value["value"]), self.guilt(item.value)] for item in items])
 
     def guilt(self, value):
         return float(STAGES.index(value["fail"])) if value.get("fail") in ("collate", "inference") else -1.0
@@ -159,6 +160,10 @@ ERRORS = {
     "StopIteration": (StopIteration(3), 500, "StopIteration"),
     "assertion": (AssertionError(), 500, "AssertionError"),
     "sys.exit": (SystemExit(3), 500, "SystemExit"),
+    "Rust's panic": (type("PanicException", (BaseException,), {})("in Rust"), 500, "PanicException: in Rust"),
+    "cancelled": (asyncio.CancelledError(), 500, "CancelledError"),
+    "own __init__": (type("Odd", (BadRequest,), {"__init__": lambda self: None})(), 400, ""),
+    "no status": (type("Odd", (BadRequest,), {"status": None})("mine"), 500, "mine"),
     "memory": (MemoryError(), 507, "ran out of memory"),
     "torch memory": (torch.OutOfMemoryError("CUDA out of memory."), 507, "ran out of memory"),
     "400": (BadRequest("mine", expected="yours"), 400, "mine"),
@@ -272,8 +277,10 @@ def test_several_features_an_item_come_back_to_their_item():
 
 
 def test_one_guilty_window_fails_its_item_alone():
-    answers = together(load(Windows), [[1, 2, 666, 4], [5, 6, 7], [666]])
-    assert [status for status, _ in answers] == [500, 200, 500]
+    answers = together(load(Windows), [[1, 2, 666, 4], [5, 6, 7], [666], [666, 1, 2, 3], [666, 1, 2]])
+    assert [status for status, _ in answers] == [500, 200, 500, 500, 500]
+    guilty = [body["error"]["stage"] for status, body in answers if status == 500]
+    assert guilty == ["inference"] * 4
     assert answers[1][1] == {"sum": 18, "windows": 2}
 
 
@@ -487,7 +494,9 @@ def test_a_result_that_cannot_be_json_hurts_its_request_alone(name):
     class Unwritable(Doubler):
         def postprocess(self, outputs, items):
             good = super().postprocess(outputs, items)
-            return [UNWRITABLE[name] if item.value["value"] == 1 else row for item, row in zip(items, good, strict=True)]
+            return [
+                UNWRITABLE[name] if item.value["value"] == 1 else row for item, row in zip(items, good, strict=True)
+            ]
 
     answers = together(load(Unwritable), [{"value": number} for number in range(3)])
     assert [status for status, _ in answers] == [200, 500, 200]
@@ -583,7 +592,14 @@ def test_what_decode_request_returns(decoded):
     assert answers[1][1]["error"]["stage"] == "decode"
 
 
-LENGTHS = [lambda n: None, lambda n: [1], lambda n: ["x"] * n, lambda n: 5, lambda n: [float("nan")] * n, lambda n: [-3] * n]
+LENGTHS = [
+    lambda n: None,
+    lambda n: [1],
+    lambda n: ["x"] * n,
+    lambda n: 5,
+    lambda n: [float("nan")] * n,
+    lambda n: [-3] * n,
+]
 
 
 @pytest.mark.parametrize("lengths", LENGTHS)
@@ -678,8 +694,7 @@ def test_a_stage_with_torchserves_arguments_is_told_the_right_line():
     with pytest.raises(LoadError) as caught:
         load(Old)
     assert str(caught.value) == (
-        "Old.postprocess cannot be called as postprocess(outputs, items); "
-        "write: def postprocess(self, outputs, items)"
+        "Old.postprocess cannot be called as postprocess(outputs, items); write: def postprocess(self, outputs, items)"
     )
 
 
@@ -749,7 +764,7 @@ def test_the_state_is_locked_and_outlives_its_files(tmp_path):
 
 # ---- without TorchServe ---------------------------------------------------------------------------------------
 
-HANDLER_FILE = '''
+HANDLER_FILE = """
 import torch
 from tsbatch import BatchHandler
 
@@ -765,8 +780,8 @@ class Mean(BatchHandler):
 
     def postprocess(self, outputs, items):
         return outputs.mean(1).tolist()
-'''
-SCRIPT = '''
+"""
+SCRIPT = """
 import sys
 
 class Blocked:
@@ -787,7 +802,7 @@ handler.load(ModelContext(model_dir=pathlib.Path(sys.argv[2]), batch_size=4))
 replies = handler.answer([Request.of([1.0, 2.0]), Request.of([3.0]), Request.of("x"), Request.of([[5.0], [7.0]])])
 print([(reply.status, reply.body if reply.status == 200 else b"") for reply in replies])
 print(any(name == "ts" or name.startswith("ts.") for name in sys.modules))
-'''
+"""
 
 
 def test_the_same_file_runs_with_torchserve_and_without(tmp_path):

@@ -518,10 +518,10 @@ def test_what_loading_changed_in_the_process_is_undone(make_mar, process):
             def handle(self, data, context):
                 return [[torch.get_num_threads(), os.environ["OWN_VARIABLE"]] for _ in data]
     """
-    threads = torch.get_num_threads()
+    threads, before = torch.get_num_threads(), signal.getsignal(signal.SIGTERM)
     with HandlerRunner.from_mar(make_mar(source)) as runner:
         assert runner.predict_one("x").json() == [threads + 1, "1"]
-        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_close_closes_the_handler_once(tmp_path):

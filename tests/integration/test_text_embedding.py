@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
 from tests.tiny import save_encoder, save_sentence_files, save_tokenizer, write
 from tsbatch.context import ModelContext
 from tsbatch.errors import LoadError
@@ -197,6 +198,7 @@ def test_parameters_of_each_request_in_one_batch(minilm, expected):
         ({"normalize": "perhaps"}, "normalize"),
         ({"prompt_name": "query"}, "'query' does not exist"),
         ({"prompt": 5}, "string"),
+        ({"prompt": "x" * 3_000_000}, "at most 10000 characters"),
     ],
 )
 def test_wrong_parameters_are_the_clients_fault_and_nobody_elses(minilm, parameters, part):
@@ -208,7 +210,14 @@ def test_wrong_parameters_are_the_clients_fault_and_nobody_elses(minilm, paramet
 def test_what_is_no_text_and_what_is_too_much(minilm, expected):
     answers = ask(
         minilm,
-        [{"inputs": TEXTS[0]}, {"inputs": 5}, {"inputs": []}, {"inputs": "x" * 3_000_000}, {"inputs": ["a"] * 65}, {"x": 1}],
+        [
+            {"inputs": TEXTS[0]},
+            {"inputs": 5},
+            {"inputs": []},
+            {"inputs": "x" * 3_000_000},
+            {"inputs": ["a"] * 65},
+            {"x": 1},
+        ],
     )
     assert [status for status, _ in answers] == [200, 422, 400, 413, 413, 400]
     assert cosines(answers[0][1]["embedding"], expected[0]) >= 0.99999
@@ -248,10 +257,19 @@ POOLED = {
     "max": lambda states: states.max(0).values,
     "mean": lambda states: states.mean(0),
     "mean_sqrt_len_tokens": lambda states: states.sum(0) / len(states) ** 0.5,
-    "weightedmean": lambda states: (states * torch.arange(1, len(states) + 1)[:, None]).sum(0)
-    / sum(range(1, len(states) + 1)),
+    "weightedmean": lambda states: (
+        (states * torch.arange(1, len(states) + 1)[:, None]).sum(0) / sum(range(1, len(states) + 1))
+    ),
 }
-SENTENCES = ["a cat sat on the mat", "the dog", "ran away from it all today", "a", "very fast", "", "unknown words here"]
+SENTENCES = [
+    "a cat sat on the mat",
+    "the dog",
+    "ran away from it all today",
+    "a",
+    "very fast",
+    "",
+    "unknown words here",
+]
 
 
 @pytest.mark.parametrize("pooling", POOLED)
@@ -296,7 +314,9 @@ def test_several_poolings_side_by_side(tmp_path):
 
 def test_prompts_of_the_model(tmp_path):
     prompting = {"prompts": {"query": "the cat ", "document": "a dog "}, "default_prompt_name": "document"}
-    save_sentence_files(save_encoder(tmp_path), pooling={"pooling_mode": "mean"}, config_sentence_transformers=prompting)
+    save_sentence_files(
+        save_encoder(tmp_path), pooling={"pooling_mode": "mean"}, config_sentence_transformers=prompting
+    )
     wishes = [{}, {"prompt_name": "query"}, {"prompt": ""}, {"prompt_name": "query", "prompt": "very "}]
     prefixes = ["a dog ", "the cat ", "", "very "]
     vectors = embed(load(tmp_path), [{"inputs": "ran away", "parameters": wish} for wish in wishes])

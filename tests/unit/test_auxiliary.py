@@ -86,7 +86,7 @@ def test_a_link_that_leads_outside(tmp_path):
     (tmp_path / "outside.json").write_text("{}")
     inside = tmp_path / "model"
     inside.mkdir()
-    os.symlink(tmp_path / "outside.json", inside / "link.json")
+    (inside / "link.json").symlink_to(tmp_path / "outside.json")
     assert "outside the archive" in failure("link.json", inside)
 
 

@@ -202,3 +202,110 @@ def test_the_watching_thread_uses_no_time():
         far.close()
     assert closed.wait(5)
     near.close()
+
+
+WORKER = """
+import pathlib
+from tsbatch.closing import Closer
+
+far, near = socket.socketpair()
+closer = Closer()
+"""
+
+
+@posix
+@pytest.mark.parametrize("busy", ["time.sleep(60)", "[sum(range(1000)) for _ in range(10_000_000)]"])
+def test_a_batch_that_reaches_the_time_limit_closes_and_ends_the_worker(process, busy):
+    child = process(
+        f"""{WORKER}
+closer.add(close)
+closer.allow(1)
+started = time.time()
+with closer.on_duty(near):
+    {busy}
+"""
+    )
+    started = time.monotonic()
+    out, err = child.communicate(timeout=50)
+    assert out == "closed\n"
+    assert "responseTimeout" in err
+    assert child.returncode == 1
+    assert time.monotonic() - started < 30
+
+
+@posix
+@pytest.mark.parametrize(
+    "code",
+    [
+        "closer.allow(1)\nwith closer.on_duty(near): time.sleep(1.5)",  # nothing to close
+        "closer.add(close); closer.allow(None)\nwith closer.on_duty(near): time.sleep(1.5)",
+        "closer.add(close); closer.allow(1)\nfor _ in range(8):\n    with closer.on_duty(near): time.sleep(0.2)",
+    ],
+    ids=["nothing to close", "no limit known", "eight quick batches"],
+)
+def test_a_worker_that_need_not_end_goes_on(process, code):
+    child = process(f"{WORKER}\n{code}\nprint('answered', flush=True)\nos._exit(0)")
+    assert child.communicate(timeout=60)[0] == "answered\n"
+    assert child.returncode == 0
+
+
+@posix
+def test_a_busy_worker_whose_server_is_gone_closes_and_ends(process):
+    child = process(f"{WORKER}\ncloser.add(close)\nwith closer.on_duty(near): far.close(); time.sleep(60)")
+    assert child.communicate(timeout=50)[0] == "closed\n"
+    assert child.returncode == 1
+
+
+@posix
+def test_a_worker_that_leaves_by_itself_is_let_go(process):
+    child = process(f"{WORKER}\ncloser.add(close)\nwith closer.on_duty(near): pass\nfar.close()\nsys.exit(3)")
+    child.communicate(timeout=60)
+    assert child.returncode == 3
+
+
+@posix
+def test_the_process_does_not_end_before_a_closing_is_finished(process):
+    child = process(
+        f"""{WORKER}
+from tsbatch.closing import close_when_told
+begun = threading.Event()
+def slow():
+    begun.set(); time.sleep(1); print("closed", flush=True)
+closer.add(slow)
+close_when_told(closer.close)
+with closer.on_duty(near): pass
+far.close()
+begun.wait()
+"""
+    )
+    assert child.communicate(timeout=60)[0] == "closed\n"
+
+
+@posix
+def test_a_close_that_raises_is_logged_and_the_worker_still_ends(process):
+    child = process(f"{WORKER}\ncloser.add(lambda: 1 / 0)\nwith closer.on_duty(near): far.close(); time.sleep(60)")
+    assert "ZeroDivisionError" in child.communicate(timeout=50)[1]
+    assert child.returncode == 1
+
+
+@posix
+@pytest.mark.parametrize("ending", ["os.kill(os.getpid(), signal.SIGKILL)", "sys.exit(0)"])
+def test_when_gone_runs_after_any_end_and_not_before(process, tmp_path, monkeypatch, ending):
+    monkeypatch.setenv("TSBATCH_SERVER", "mark")
+    sign, mark = tmp_path / "it is gone", tmp_path / "mark"
+    child = process(
+        f"""{WORKER}
+closer.when_gone(["touch", {str(sign)!r}])
+closer.when_gone(["sh", "-c", 'echo "${{TSBATCH_SERVER-none}}" > "$0"', {str(mark)!r}])
+time.sleep(0.5)
+assert not os.path.exists({str(sign)!r})
+{ending}
+"""
+    )
+    _, err = child.communicate(timeout=60)
+    assert not err
+    deadline = time.monotonic() + 20
+    while not (sign.exists() and mark.exists() and mark.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert mark.read_text() == "none\n", "tsbatch stop would kill it"

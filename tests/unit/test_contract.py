@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from tsbatch.contract import STAGE_ARGUMENTS, check_contract
 from tsbatch.errors import LoadError
 from tsbatch.handler import BatchHandler

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from tsbatch.context import ModelContext
 from tsbatch.errors import LoadError, SettingsError
 from tsbatch.handler import BatchHandler
@@ -202,4 +203,3 @@ def test_a_stage_with_the_wrong_number_of_arguments(names):
     scope = {}
     exec(f"def {name}{signature}: return None", scope)
     assert f"write: def {name}(self, " in failure(type("Old", (Plain,), {name: scope[name]}))
-

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from tsbatch.context import ModelContext
 from tsbatch.handler import BatchHandler
 from tsbatch.request import Request
@@ -71,7 +72,9 @@ def test_the_record_counts_what_was_done():
     assert set(record.stages) == {"decode", "preprocess", "inference", "postprocess", "encode"}
 
 
-@pytest.mark.parametrize("settings, passes", [({}, 2), ({"mode": "padded"}, 1), ({"max_features": 1}, 3), ({"max_tokens": 4}, 3)])
+@pytest.mark.parametrize(
+    "settings, passes", [({}, 2), ({"mode": "padded"}, 1), ({"max_features": 1}, 3), ({"max_tokens": 4}, 3)]
+)
 def test_micro_batches_follow_the_settings(settings, passes):
     handler = load(batching=settings)
     run(handler, ["aa", "aaa", "a" * 300])
@@ -113,6 +116,21 @@ def test_outputs_in_a_list_come_as_a_list():
     handler = load(Listing)
     run(handler, ["aaa", "a"])
     assert handler.posts == [[3.0, 1.0]]
+
+
+def test_rows_of_different_shapes_come_as_a_list_in_one_call():
+    class Tokens(Texts):
+        def inference(self, tensors):
+            return [row[row > 0] for row in tensors]
+
+        def postprocess(self, outputs, items):
+            self.posts.append(outputs)
+            return [len(row) for row in outputs]
+
+    handler = load(Tokens)
+    _, replies = run(handler, ["aaa", "a", "aa"])
+    assert [reply.body for reply in replies] == [b"3", b"1", b"2"]
+    assert [[len(row) for row in outputs] for outputs in handler.posts] == [[3, 1, 2]]
 
 
 def test_a_later_stage_never_sees_what_failed_before():

@@ -105,7 +105,7 @@ class TestAcceptance:
         # The pytest that it starts needs none of what is installed here.
         monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
         (tmp_path / "tests" / "acceptance").mkdir(parents=True)
-        (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p no:cacheprovider\n")
+        (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p no:cacheprovider\nfilterwarnings = error\n")
         return acceptance
 
     @pytest.fixture

@@ -25,12 +25,18 @@ def failure(config):
     return message
 
 
-@pytest.mark.parametrize("config", [None, {}, {"tsbatch": None}, {"tsbatch": {}}, {"batchSize": 8, "handler": {"x": 1}}])
+@pytest.mark.parametrize(
+    "config", [None, {}, {"tsbatch": None}, {"tsbatch": {}}, {"batchSize": 8, "handler": {"x": 1}}]
+)
 def test_everything_has_a_default(config):
     settings = load_settings(config)
     assert settings == Settings()
     assert (settings.threads, settings.device, settings.trust_remote_code) == ("auto", "auto", False)
-    assert (settings.limits.items, settings.limits.characters, settings.limits.image_pixels) == (64, 100_000, 50_000_000)
+    assert (settings.limits.items, settings.limits.characters, settings.limits.image_pixels) == (
+        64,
+        100_000,
+        50_000_000,
+    )
     assert settings.limits.response_bytes == 6_553_500, "TorchServe's own default"
 
 
@@ -95,7 +101,7 @@ def test_an_unknown_key_that_is_near_nothing_gets_all_names():
         ({"limits": {"items": "few"}}, ["tsbatch.limits.items", "integer", "'few'"]),
         ({"limits": {"items": 0}}, ["tsbatch.limits.items", "greater than or equal to 1"]),
         ({"limits": 5}, ["tsbatch.limits", "got 5"]),
-        ({"batching": {"mode": "packed"}}, ["tsbatch.batching.mode", "'bucketed'", "'packed'"]),
+        ({"batching": {"mode": "sorted"}}, ["tsbatch.batching.mode", "'bucketed'", "'sorted'"]),
         ({"batching": {"isolation_seconds": 0}}, ["tsbatch.batching.isolation_seconds", "greater than 0"]),
         ({"schema": 2}, ["tsbatch.schema", "1", "got 2"]),
         ({"nan": "zero"}, ["tsbatch.nan", "'null' or 'error'"]),

@@ -287,7 +287,9 @@ def test_what_a_batch_emits(monkeypatch):
     assert sink.gauges == [("HandlerTime", pytest.approx(33.45, abs=0.01), "ms"), ("PaddingWaste", 25.0, "percent")]
 
 
-@pytest.mark.parametrize("everything, knows, whole", [("auto", False, False), (False, True, False), (True, False, True)])
+@pytest.mark.parametrize(
+    "everything, knows, whole", [("auto", False, False), (False, True, False), (True, False, True)]
+)
 def test_handler_time_alone_where_the_rest_would_be_dropped(monkeypatch, everything, knows, whole):
     sink = Emitted(knows)
     emit(batch_of_three(monkeypatch), sink, everything=everything)
@@ -305,7 +307,10 @@ def test_without_arrivals_and_lengths_nothing_is_said_about_them(monkeypatch):
 @pytest.fixture
 def metric_lines(caplog):
     caplog.set_level(logging.INFO, logger="ts.metrics.caching_metric")
-    return lambda: [record.getMessage() for record in caplog.records if record.name == "ts.metrics.caching_metric"]
+    mine = "ts.metrics.caching_metric"
+    return lambda: [
+        line for record in caplog.records if record.name == mine for line in record.getMessage().split("\n")
+    ]
 
 
 def torchserve_cache(file=METRICS_YAML, ids=("id-a", "id-b", "id-c")):
@@ -321,11 +326,20 @@ def as_java_reads_it(line):
     found = JAVA_PATTERN.fullmatch(line.removeprefix("[METRICS]"))
     assert found, f"TorchServe would drop this line: {line}"
     dimensions = dict(pair.split(":") for pair in found[4].split(","))
-    return {"name": found[1], "unit": found[2], "value": found[3], "dimensions": dimensions, "type": found[6], "ids": found[10]}
+    return {
+        "name": found[1],
+        "unit": found[2],
+        "value": found[3],
+        "dimensions": dimensions,
+        "type": found[6],
+        "ids": found[10],
+    }
 
 
 def test_metrics_through_torchserves_own_cache_and_pattern(monkeypatch, metric_lines):
-    emit(batch_of_three(monkeypatch), TorchServeMetrics(torchserve_cache()), everything="auto")
+    sink = TorchServeMetrics(torchserve_cache())
+    emit(batch_of_three(monkeypatch), sink, everything="auto")
+    sink.write()
     metrics = [as_java_reads_it(line) for line in metric_lines()]
     named = {metric["name"]: metric for metric in metrics}
     assert named.keys() == {*COUNTERS, *GAUGES}
@@ -340,11 +354,31 @@ def test_metrics_through_torchserves_own_cache_and_pattern(monkeypatch, metric_l
     assert causes == {"bad_request", "out_of_memory"}
 
 
+def test_the_lines_are_those_of_torchserves_own_cache(metric_lines):
+    from ts.metrics.dimension import Dimension
+
+    cache = torchserve_cache()
+    sink = TorchServeMetrics(cache)
+    sink.gauge("HandlerTime", 33.45, "ms")
+    sink.gauge("PaddingWaste", 25.0, "percent")
+    sink.count("BatchItems", 5, {})
+    sink.count("FailedRequests", 2, {"Cause": "bad_request"})
+    sink.write()
+    cache.add_time("HandlerTime", 33.45, None, "ms", dimensions=[])
+    cache.add_percent("PaddingWaste", 25.0, idx=0, dimensions=[])
+    cache.add_counter("BatchItems", 5, idx=0, dimensions=[])
+    cache.add_counter("FailedRequests", 2, idx=0, dimensions=[Dimension("Cause", "bad_request")])
+    lines = [re.sub(r",\d{10},", ",now,", line) for line in metric_lines()]
+    assert lines[:4] == lines[4:]
+
+
 def test_two_models_in_one_process_keep_their_names(monkeypatch, metric_lines):
     for name in ("first", "second"):
         cache = torchserve_cache()
         cache.model_name = name
-        emit(batch_of_three(monkeypatch), TorchServeMetrics(cache), everything=True)
+        sink = TorchServeMetrics(cache)
+        emit(batch_of_three(monkeypatch), sink, everything=True)
+        sink.write()
     names = [as_java_reads_it(line)["dimensions"]["ModelName"] for line in metric_lines()]
     assert sorted(set(names)) == ["first", "second"]
     assert names.count("first") == names.count("second")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
+
 from tsbatch import threads
 from tsbatch.threads import ThreadShare, running_workers
 
@@ -82,7 +84,7 @@ def worker(monkeypatch, tmp_path):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="/proc is Linux")
 def test_siblings_are_the_children_of_the_same_frontend_in_the_same_folder(worker, tmp_path):
-    here, parent = os.getcwd(), os.getppid()
+    here, parent = Path.cwd(), os.getppid()
     fake_process(worker, 1, parent, here)
     fake_process(worker, 2, parent, here, name="py) (thon")
     fake_process(worker, 3, parent, tmp_path)

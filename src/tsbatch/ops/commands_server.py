@@ -8,7 +8,6 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -22,13 +21,13 @@ from tsbatch.ops.instance import DEFAULT_NAME, Instance
 from tsbatch.ops.launch import last_words
 from tsbatch.ops.management import Management, Progress, models_of, summary
 from tsbatch.ops.server import Server, ServerError, reach
+from tsbatch.ops.signals import end_on_signals
 from tsbatch.ops.tokens import FixedToken
+
+__all__ = ["end_on_signals", "register"]
 
 SCHEMA = 1
 PANEL = "Server"
-SIGNALS: list[signal.Signals] = [
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK") if hasattr(signal, name)
-]
 ASKED_TO_END = {-signal.SIGTERM, 128 + signal.SIGTERM, int(signal.SIGTERM)}
 """Java's exit codes after ``tsbatch stop``: as Python tells it, as Java itself, and on Windows."""
 
@@ -81,24 +80,23 @@ def serve(
             served = models_of(management)
         if detach:
             server.detach()
-        show_server(server, served, json=json)
-        if not detach:
-            serve_until_stopped(server)
+        # From here on, being told to end is the normal end.
+        with contextlib.suppress(KeyboardInterrupt):
+            show_server(server, served, json=json)
+            if not detach:
+                serve_until_stopped(server)
 
 
 def serve_until_stopped(server: Server) -> None:
-    """Wait for Ctrl-C, a signal, or ``tsbatch stop`` from elsewhere.
+    """Wait until TorchServe ends, as ``tsbatch stop`` from elsewhere makes it.
 
     Raises:
-        ServerError: when TorchServe ends by itself.
+        ServerError: when it ends by itself.
     """
-    with contextlib.suppress(KeyboardInterrupt):
-        while server.running():
-            time.sleep(0.2)
-        if server.exit_code not in ASKED_TO_END:
-            raise ServerError(
-                f"TorchServe ended by itself (exit code {server.exit_code}): {last_words(server.log_dir)}"
-            )
+    while server.running():
+        time.sleep(0.2)
+    if server.exit_code not in ASKED_TO_END:
+        raise ServerError(f"TorchServe ended by itself (exit code {server.exit_code}): {last_words(server.log_dir)}")
 
 
 def stop(
@@ -239,25 +237,6 @@ def telling() -> Iterator[Progress]:
                 steps[0].describe(message)
 
         yield tell
-
-
-@contextlib.contextmanager
-def end_on_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end as Ctrl-C does; only the first counts, so that cleaning up is not interrupted."""
-
-    def first(_number: int, _frame: FrameType | None) -> None:
-        for one in SIGNALS:
-            signal.signal(one, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    # nohup ignores SIGHUP, and means it.
-    heard = [one for one in SIGNALS if not (one.name == "SIGHUP" and signal.getsignal(one) == signal.SIG_IGN)]
-    before = {one: signal.signal(one, first) for one in heard}
-    try:
-        yield
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
 
 
 def show_server(server: Server, served: Sequence[dict[str, Any]], *, json: bool) -> None:

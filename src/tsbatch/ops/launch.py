@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tsbatch.errors import UsageError
-from tsbatch.ops.patient_kill import path_with_patient_kill
 from tsbatch.ops.processes import MARK, apart
 from tsbatch.ops.properties import ServerProperties
 
@@ -88,8 +87,7 @@ def logging_without_console(home: Path, work_dir: Path) -> Path:
 
 def environment(work_dir: Path, temp_dir: Path, log_dir: Path, extra: Mapping[str, str]) -> dict[str, str]:
     """The environment of Java and, through it, of the workers."""
-    path = path_with_patient_kill(work_dir, os.environ.get("PATH", os.defpath))
-    env = {**os.environ, "PATH": path, **extra}
+    env = {**os.environ, **extra}
     # This file would be read instead of the one we wrote (ConfigManager.java).
     env.pop("TS_CONFIG_FILE", None)
     here = {"TEMP": temp_dir, "TMP": temp_dir, "TMPDIR": temp_dir, "LOG_LOCATION": log_dir, "METRICS_LOCATION": log_dir}

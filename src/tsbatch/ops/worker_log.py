@@ -195,7 +195,7 @@ def reason_in(lines: Iterable[str], *, timed_out: bool = False) -> Reason:
         timed_out: whether TorchServe gave up waiting for it.
     """
     words = list(lines)
-    found = [error for error in errors_in(words) ]
+    found = [error for error in errors_in(words) if not SECOND_HAND.match(error.text)]
     ours = [error for error in found if error.text.startswith(OURS)]
     if ours:
         return Reason(ours[-1].text.partition(": ")[2] or ours[-1].text)

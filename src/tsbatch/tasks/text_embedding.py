@@ -49,7 +49,7 @@ class EmbeddingParameters(Section):
     dimensions: int | None = Field(default=None, ge=1)
     normalize: bool | None = None
     prompt_name: str | None = None
-    prompt: str | None = None
+    prompt: str | None = Field(default=None, max_length=10_000)
     truncate: bool = True
 
 

@@ -60,6 +60,8 @@ DIFFERENT = {
     "int32 array": np.array([1], dtype=np.int32),
     "float array": np.array([1.0]),
     "column": np.array([[1]]),
+    "integer zeros": np.zeros(2, dtype=np.int64),
+    "float zeros": np.zeros(2, dtype=np.float64),
     "empty text": "",
     "empty list": [],
     "empty object": {},

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tsbatch.batching.isolation import isolate
+from tsbatch.batching.isolation import Budget, isolate
 from tsbatch.errors import NotTried, ReplyError, StageFailed
 
 
@@ -32,7 +32,7 @@ def explain(error):
 
 
 def run(stage, entries, seconds=60.0):
-    return isolate(stage, entries, explain=explain, seconds=seconds)
+    return isolate(stage, entries, explain=explain, budget=Budget(seconds))
 
 
 def check(stage, outcomes, count):
@@ -91,7 +91,13 @@ def test_the_order_of_calls_keeps_the_order_of_entries():
     assert [entry for part in good for entry in part] == [0, 1, 3, 4, 6, 7]
 
 
-@pytest.mark.parametrize("error", [ValueError, SystemExit, MemoryError, AssertionError, StopIteration, RecursionError])
+class Cancelled(BaseException):
+    """Like asyncio's: no Exception, and nobody's wish to stop the process."""
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError, SystemExit, MemoryError, AssertionError, StopIteration, RecursionError, Cancelled]
+)
 def test_whatever_a_stage_raises_is_the_guilty_ones_own(error):
     stage = Stage({1}, error)
     check(stage, run(stage, [0, 1, 2]), 3)
@@ -149,3 +155,26 @@ def test_a_slow_batch_that_works_is_never_given_up():
         return part
 
     assert all(outcome.error is None for outcome in run(stage, [1, 2], seconds=0.001))
+
+
+def test_all_calls_of_a_batch_share_its_time():
+    def stage(part):
+        time.sleep(0.02)
+        raise ValueError("guilty")
+
+    budget = Budget(0.1)
+    started = time.monotonic()
+    errors = [
+        outcome.error
+        for _ in range(8)  # micro-batches
+        for outcome in isolate(stage, [1, 2, 3, 4], explain=explain, budget=budget)
+    ]
+    assert time.monotonic() - started < 8 * 0.02 + 0.1 + 0.2, "each first call, and the time to look once"
+    assert isinstance(errors[0], StageFailed)
+    assert all(isinstance(error, NotTried) for error in errors[-4:])
+
+
+def test_only_looking_is_charged():
+    budget = Budget(0.05)
+    isolate(lambda part: time.sleep(0.1) or part, [1, 2], explain=explain, budget=budget)
+    assert budget.left == budget.seconds == 0.05

@@ -40,7 +40,10 @@ NUMBERS = [[1, 2], [3, 4], [5, 6]]
         (np.array(NUMBERS), NUMBERS),
         (torch.arange(3), [0, 1, 2]),
         (np.arange(3), [0, 1, 2]),
-        ({"a": torch.tensor(NUMBERS), "b": [7, 8, 9]}, [{"a": [1, 2], "b": 7}, {"a": [3, 4], "b": 8}, {"a": [5, 6], "b": 9}]),
+        (
+            {"a": torch.tensor(NUMBERS), "b": [7, 8, 9]},
+            [{"a": [1, 2], "b": 7}, {"a": [3, 4], "b": 8}, {"a": [5, 6], "b": 9}],
+        ),
         (OrderedDict(a=np.arange(3), b=None), [{"a": 0}, {"a": 1}, {"a": 2}]),
         (UserDict(a=np.arange(3)), [{"a": 0}, {"a": 1}, {"a": 2}]),
         ((torch.arange(3), np.array(NUMBERS)), [(0, [1, 2]), (1, [3, 4]), (2, [5, 6])]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -79,7 +80,7 @@ def test_weights_in_the_format_from_before_torch_1_6(net, tmp_path):
     assert torch.equal(load_weights(Net(), tmp_path / "w.pth", CPU)(X), net(X))
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/smaps"), reason="needs /proc")
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
 @pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
 def test_weights_are_memory_mapped(tmp_path, suffix):
     big = torch.nn.Linear(2048, 2048)
@@ -87,7 +88,7 @@ def test_weights_are_memory_mapped(tmp_path, suffix):
     save_file(big.state_dict(), path) if suffix == ".safetensors" else torch.save(big.state_dict(), path)
     loaded = load_weights(torch.nn.Linear(2048, 2048), path, CPU)
     address = loaded.weight.data_ptr()
-    with open("/proc/self/maps") as maps:
+    with Path("/proc/self/maps").open() as maps:
         for line in maps:
             start, stop = (int(number, 16) for number in line.split()[0].split("-"))
             if start <= address < stop:

@@ -1,13 +1,10 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 
 import pytest
 
 from tsbatch.cli import main
-from tsbatch.ops import commands_server as commands
 
 
 @pytest.mark.parametrize("verb", ["serve", "stop", "register", "models", "scale", "unregister"])
@@ -44,30 +41,3 @@ def test_stop_all_when_there_is_none(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TSBATCH_STATE_DIR", str(tmp_path))
     assert main(["stop", "--all", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"schema": 1, "stopped": []}
-
-
-def test_a_signal_interrupts_once_and_the_handlers_come_back():
-    def work(done):
-        with commands.end_on_signals():
-            try:
-                os.kill(os.getpid(), signal.SIGTERM)
-            finally:
-                os.kill(os.getpid(), signal.SIGTERM)
-                os.kill(os.getpid(), signal.SIGINT)
-                done.append("cleaned")
-
-    before, done = signal.getsignal(signal.SIGTERM), []
-    with pytest.raises(KeyboardInterrupt):
-        work(done)
-    assert done == ["cleaned"]
-    assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_nohup_is_respected():
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with commands.end_on_signals():
-            os.kill(os.getpid(), signal.SIGHUP)
-        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGHUP, before)

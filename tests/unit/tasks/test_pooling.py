@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+
 from tests.tiny import save_sentence_files, write
 from tsbatch.errors import LoadError
 from tsbatch.tasks.pooling import POOLINGS, Head, read_head
@@ -153,8 +154,9 @@ BROKEN = {
 def test_broken_files_are_named(tmp_path, file):
     save_sentence_files(tmp_path, pooling={"pooling_mode": "mean"})
     (tmp_path / file).write_text(BROKEN[file][0])
-    with pytest.raises(LoadError, match=BROKEN[file][1]):
+    with pytest.raises(LoadError) as caught:
         read_head(tmp_path, CPU)
+    assert BROKEN[file][1] in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -184,5 +186,5 @@ def test_a_dense_layer_that_cannot_be_built(tmp_path, about):
     save_sentence_files(tmp_path, pooling={"pooling_mode": "mean"}, dense=torch.nn.Linear(3, 2))
     config = {"in_features": 3, "out_features": 2, "activation_function": "torch.nn.Identity", **about}
     write(tmp_path / "2_Dense/config.json", {key: value for key, value in config.items() if value is not None})
-    with pytest.raises(LoadError, match="2_Dense/config.json: not a dense layer"):
+    with pytest.raises(LoadError, match=r"2_Dense/config\.json: not a dense layer"):
         read_head(tmp_path, CPU)

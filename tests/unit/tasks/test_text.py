@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+
 from tests.tiny import save_encoder, save_tokenizer
 from tsbatch.context import ModelContext
 from tsbatch.errors import LoadError, PayloadTooLarge

@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+"""The same load on one TorchServe, by four handlers that take turns: what dynamic batching is worth.
+
+    python benchmarks/serving.py                        tables; at most 20 minutes on two cores
+    python benchmarks/serving.py --quick                one or two minutes, to see that it works; no figures to quote
+    python benchmarks/serving.py --full                 a larger sweep, all corpora, 1, 8, 32 and 64 clients
+    python benchmarks/serving.py --json serving.json --chart docs/serving.svg
+
+First a sweep finds the best workers, threads and batch size of each handler. Then these best settings, and those that
+people have, take turns, and beside them the model alone in process. All answer all-MiniLM-L6-v2 embeddings of the same English
+texts as JSON from the same encoder; identical texts are not computed once. Ratios are made within each turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import _tables
+from _bench import Bench, Case, Run
+from _corpus import LENGTHS, corpora, minilm_tokens
+from _statistics import turn
+from _systems import ALONE, EIGHT, EXPERT, KINDS, NOTHING_SET, ONE_WORKER, PADDED_32, RECOMMENDED, Kind, System
+from _systems import model_dir, sweep
+from in_process import Way, Workers, packed_ways
+
+from tsbatch.resources import usable_cores
+
+COUNT: Final = 512
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is measured.
+
+    Attributes:
+        turns: alternations.
+        swept: the load of the sweep.
+        mixed: loads that every system of :func:`systems` gets.
+        others: loads that the best of each kind gets.
+        full: sweep over more settings.
+        limit_seconds: least time of each run in process.
+    """
+
+    turns: int
+    swept: Case
+    mixed: Sequence[Case]
+    others: Sequence[Case]
+    full: bool = False
+    limit_seconds: float = 4.0
+
+
+DEFAULT: Final = Plan(
+    turns=3,
+    swept=Case("mixed", 64, 256, 2.0),
+    mixed=(Case("mixed", 32, 256, 5.0), Case("mixed", 64, 256, 5.0)),
+    others=(Case("mixed", 1, 64, 3.0), Case("short", 32, 256, 3.0), Case("long", 32, 64, 3.0)),
+)
+QUICK: Final = Plan(
+    turns=1,
+    swept=Case("mixed", 16, 32, 0.0),
+    mixed=(Case("mixed", 16, 32, 0.0),),
+    others=(Case("short", 16, 32, 0.0),),
+    limit_seconds=0.5,
+)
+FULL: Final = Plan(
+    turns=5,
+    swept=Case("mixed", 64, 256, 4.0),
+    mixed=tuple(Case("mixed", clients, 256, 10.0) for clients in (8, 32, 64)),
+    others=tuple(Case(name, clients, 64, 5.0) for name in LENGTHS for clients in (1, 8, 32, 64)),
+    full=True,
+    limit_seconds=10.0,
+)
+
+
+@dataclass
+class Results:
+    """Everything that was measured.
+
+    Attributes:
+        swept: the sweep's runs.
+        best: the best settings of each kind.
+        runs: the runs of the turns.
+        limits: texts a second in process, by way, turn by turn.
+    """
+
+    swept: list[Run] = field(default_factory=list)
+    best: dict[Kind, System] = field(default_factory=dict)
+    runs: list[Run] = field(default_factory=list)
+    limits: dict[Way, list[float]] = field(default_factory=dict)
+
+    def figures(self) -> dict[str, Any]:
+        """As one JSON object."""
+        return {
+            "schema": 1,
+            "machine": _tables.machine(),
+            "best": {kind: system.name for kind, system in self.best.items()},
+            "sweep": [run.figures() for run in self.swept],
+            "runs": [run.figures() for run in self.runs],
+            "in_process": [{**asdict(way), "rates": rates} for way, rates in self.limits.items()],
+        }
+
+
+def find_best(bench: Bench, plan: Plan, results: Results, kinds: Sequence[Kind]) -> None:
+    """Run each setting of the sweep once, and keep the fastest of each kind."""
+    for kind in kinds:
+        runs = []
+        for system in sweep(kind, usable_cores(), full=plan.full):
+            bench.start(system)
+            runs.append(bench.run(system, plan.swept, 0))
+            bench.end(system)
+        results.swept += runs
+        results.best[kind] = max(runs, key=lambda run: run.rate).system
+
+
+def systems(best: dict[Kind, System]) -> list[System]:
+    """Those that take turns: ours as the docs recommend it, the best of the others, and the settings that people have."""
+    fixed = [RECOMMENDED, ONE_WORKER, EXPERT, ALONE, EIGHT, NOTHING_SET, PADDED_32]
+    return list(dict.fromkeys([*fixed, *(system for kind, system in best.items() if kind != "tsbatch")]))
+
+
+def take_turns(bench: Bench, plan: Plan, results: Results, say: Callable[[str], None]) -> None:
+    """Run everybody under every load, turn by turn, the model in process among them."""
+    everybody = systems(results.best)
+    few = list(dict.fromkeys([RECOMMENDED, EXPERT, *(best for kind, best in results.best.items() if kind != "tsbatch")]))
+    for system in everybody:
+        bench.start(system)
+    ways = packed_ways(usable_cores())
+    results.limits = {way: [] for way in ways}
+    with Workers(ways) as workers:
+        for number in range(plan.turns):
+            for way in turn(ways, number):
+                results.limits[way].append(workers.rate(way, plan.limit_seconds))
+                say(f"turn {number + 1}: {way}: {results.limits[way][-1]:.1f} texts/s")
+            for case, who in [*((case, everybody) for case in plan.mixed), *((case, few) for case in plan.others)]:
+                results.runs += [bench.run(system, case, number) for system in turn(who, number)]
+
+
+def measure(plan: Plan, kinds: Sequence[Kind], say: Callable[[str], None]) -> Results:
+    """All of it."""
+    results = Results()
+    texts = corpora(COUNT, minilm_tokens(model_dir()))
+    with tempfile.TemporaryDirectory(prefix="tsbatch-serving-") as folder, Bench(Path(folder), texts, say) as bench:
+        find_best(bench, plan, results, kinds)
+        take_turns(bench, plan, results, say)
+    return results
+
+
+def main(words: list[str]) -> int:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description="tsbatch against three other handlers on one TorchServe.")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--quick", action="store_true", help="one or two minutes, to see that it works")
+    size.add_argument("--full", action="store_true", help="the whole grid; hours")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
+    parser.add_argument("--chart", type=Path, metavar="FILE", help="draw the rates into a .svg or .png")
+    parser.add_argument("--from", type=Path, metavar="FILE", dest="source", help="measure nothing, show a --json file")
+    chosen = parser.parse_args(words)
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    started = time.monotonic()
+
+    def say(message: str) -> None:
+        print(f"{time.monotonic() - started:5.0f} s  {message}", file=sys.stderr, flush=True)
+
+    if chosen.source:
+        figures = json.loads(chosen.source.read_text(encoding="utf-8"))
+    else:
+        plan = QUICK if chosen.quick else FULL if chosen.full else DEFAULT
+        figures = measure(plan, list(KINDS), say).figures()
+    if chosen.json:
+        chosen.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    print(_tables.report(figures))
+    if chosen.chart:
+        _tables.draw(figures, chosen.chart)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
