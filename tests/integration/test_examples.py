@@ -29,7 +29,11 @@ def model_folder(folder: Path, form: str) -> Path:
     shutil.copy(EXAMPLES / "digits" / "net.py", folder)
     script = EXAMPLES / "digits" / "make_model.py"
     subprocess.run(
-        [sys.executable, str(script), form], cwd=folder, check=True, capture_output=True, env={"PYTHONPATH": str(folder)}
+        [sys.executable, str(script), form],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+        env={"PYTHONPATH": str(folder)},
     )
     return folder
 
@@ -134,7 +138,11 @@ def test_the_same_file_runs_with_ts_blocked(images, tmp_path):
     folder = model_folder(tmp_path / "model", "net.safetensors")
     shutil.copy(EXAMPLES / "digits" / "digits_handler.py", folder)
     done = subprocess.run(
-        [sys.executable, "-c", BLOCKED, str(folder)], input=json.dumps(images), capture_output=True, text=True, check=True
+        [sys.executable, "-c", BLOCKED, str(folder)],
+        input=json.dumps(images),
+        capture_output=True,
+        text=True,
+        check=True,
     )
     *good, bad = json.loads(done.stdout)
     assert [body for _, body, _ in good] == [[digit] for digit in expected(images)]

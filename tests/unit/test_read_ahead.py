@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 import threading
 
@@ -54,7 +55,7 @@ def frame(count=3, body=b'{"inputs": "hello"}'):
 def test_however_the_bytes_come_the_messages_are_the_same(bodies, cuts, batches):
     whole = b"".join(frame(2, body) for body in bodies) * batches
     edges = [0, *sorted(cut for cut in cuts if cut < len(whole)), len(whole)]
-    pieces = [whole[start:stop] for start, stop in zip(edges, edges[1:], strict=False) if start < stop]
+    pieces = [whole[start:stop] for start, stop in itertools.pairwise(edges) if start < stop]
 
     def read():
         connection = Pieces(*pieces)

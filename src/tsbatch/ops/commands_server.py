@@ -24,8 +24,6 @@ from tsbatch.ops.server import Server, ServerError, reach
 from tsbatch.ops.signals import end_on_signals
 from tsbatch.ops.tokens import FixedToken
 
-__all__ = ["end_on_signals", "register"]
-
 SCHEMA = 1
 PANEL = "Server"
 ASKED_TO_END = {-signal.SIGTERM, 128 + signal.SIGTERM, int(signal.SIGTERM)}

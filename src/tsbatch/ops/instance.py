@@ -157,9 +157,9 @@ def load(name: str) -> Instance | None:
         raise ServerError(f"cannot read the state file {path}: {error}; remove it") from error
     if values.pop("schema", None) != SCHEMA:
         raise ServerError(f"{path} was written by another version of tsbatch; stop that server with it")
-    paths = {key: Path(values.pop(key)) for key in ("work_dir", "log_dir", "model_store")}
-    processes = {key: ProcessRef(**values.pop(key)) for key in ("process", "owner")}
-    return Instance(**paths, **processes, **values)
+    values |= {key: Path(values[key]) for key in ("work_dir", "log_dir", "model_store")}
+    values |= {key: ProcessRef(**values[key]) for key in ("process", "owner")}
+    return Instance(**values)
 
 
 def find(name: str) -> Instance:
