@@ -79,6 +79,7 @@ class Comparison:
 
     tsbatch: Sequence[float]
     minimal: Sequence[float]
+    warm_up: int = WARM_UP
 
     @property
     def ratios(self) -> list[float]:
@@ -99,6 +100,7 @@ class Comparison:
             "highest": round(max(self.ratios), 3),
             "enough": ENOUGH,
             "turns": len(self.ratios),
+            "warm_up": self.warm_up,
             "connections": CONNECTIONS,
             "batch_size": BATCH_SIZE,
             "tsbatch_rate": round(statistics.median(self.tsbatch), 1),
@@ -120,7 +122,7 @@ def measure(turns: int, requests: int, warm_up: int, say: Say) -> Comparison:
                 for name in sorted(HANDLERS, reverse=bool(turn % 2)):
                     rates[name].append(rate(server, name, requests))
                 say(f"turn {turn + 1} of {turns}: {rates['tsbatch'][-1]:.0f} and {rates['minimal'][-1]:.0f} requests/s")
-    return Comparison(**rates)
+    return Comparison(rates["tsbatch"], rates["minimal"], warm_up)
 
 
 def archive(folder: Path, name: str, source: str) -> Path:

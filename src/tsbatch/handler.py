@@ -164,7 +164,8 @@ class BatchHandler(torchserve.BaseHandler):
             raise SettingsError("model-config.yaml: tsbatch.batching.mode: this handler cannot pack; use auto")
         if asked == "padded":
             return Choice("padded", "asked for in model-config.yaml")
-        return Choice("bucketed", "this handler does not pack")
+        reason = "this handler does not pack" if asked == "auto" else "asked for in model-config.yaml"
+        return Choice("bucketed", reason)
 
     def examples(self) -> Sequence[Any]:
         """Item values for the warm-up, of the shapes that clients send. None means no warm-up."""

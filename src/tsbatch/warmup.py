@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from tsbatch.handler import BatchHandler
 
 logger = logging.getLogger("tsbatch")
-ROUNDS = 2
-"""The first round pays for lazy initialisation, the second shows what a batch costs."""
+SECONDS = 2.0
+"""After this time no larger batch is begun: a big model's warm-up would cost more than it saves."""
 
 
 def warm_up(handler: BatchHandler) -> None:
-    """Answer the handler's examples, one alone and then in a full batch.
+    """Answer the handler's examples: one alone, then batches that double up to a full one, while time is left.
 
     Raises:
         LoadError: an example was not answered.
@@ -33,12 +33,14 @@ def warm_up(handler: BatchHandler) -> None:
         logger.info("no warm-up: %s has no examples()", type(handler).__name__)
         return
     started = time.perf_counter()
-    for size in (1, handler.batch_size) * ROUNDS:
+    size = 0
+    while size < handler.batch_size and time.perf_counter() - started < SECONDS:
+        size = min(2 * size or 1, handler.batch_size)
         batch = [_as_request(value) for value in itertools.islice(itertools.cycle(examples), size)]
         for reply in handler.answer(batch):
             if reply.status != 200:
                 raise LoadError(f"the warm-up's example was answered with {reply.status}: {reply.body.decode()}")
-    logger.info("warm-up: %d batches in %.2f s", 2 * ROUNDS, time.perf_counter() - started)
+    logger.info("warm-up: batches of up to %d in %.2f s", size, time.perf_counter() - started)
 
 
 def _as_request(value: Any) -> Request:

@@ -7,6 +7,7 @@ import json
 import pytest
 import torch
 
+from tsbatch import warmup
 from tsbatch.context import ModelContext
 from tsbatch.errors import LoadError, Unprocessable
 from tsbatch.handler import BatchHandler
@@ -38,8 +39,20 @@ def loaded(handler, tmp_path, **settings):
     return handler
 
 
-def test_examples_run_alone_and_in_a_full_batch(tmp_path):
-    assert loaded(Numbers(), tmp_path).batches == [[1], [1, 2, 3, 1], [1], [1, 2, 3, 1]]
+def test_examples_run_alone_and_in_batches_up_to_a_full_one(tmp_path):
+    assert loaded(Numbers(), tmp_path).batches == [[1], [1, 2], [1, 2, 3, 1]]
+
+
+def test_a_slow_model_is_not_warmed_up_for_long(tmp_path, monkeypatch):
+    now = [0.0]
+
+    class Slow(Numbers):
+        def inference(self, tensors):
+            now[0] += 1.5
+            return tensors
+
+    monkeypatch.setattr(warmup.time, "perf_counter", lambda: now[0])
+    assert loaded(Slow(), tmp_path).batches == [[1], [1, 2]]
 
 
 def test_it_can_be_switched_off(tmp_path):

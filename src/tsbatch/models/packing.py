@@ -42,13 +42,13 @@ class Layout:
     Attributes:
         tokens: for each token of the row, its place in the flattened padded batch.
         positions: for each token of the row, its place in its sequence.
-        groups: runs of sequences of one length: first token, number of sequences, length.
+        groups: runs of sequences of one length: their number and their length.
         calls: how often attention was computed over this layout.
     """
 
     tokens: torch.Tensor
     positions: torch.Tensor
-    groups: Sequence[tuple[int, int, int]]
+    groups: Sequence[tuple[int, int]]
     calls: int = 0
     bands: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
 
@@ -60,11 +60,17 @@ class Layout:
         ordered = lengths[order]
         positions = np.concatenate([np.arange(length) for length in ordered])
         tokens = np.repeat(order * mask.shape[1], ordered) + positions
-        groups, start = [], 0
-        for length, count in zip(*_runs(ordered), strict=True):
-            groups.append((start, int(count), int(length)))
-            start += int(count * length)
+        groups = [(int(count), int(length)) for length, count in zip(*_runs(ordered), strict=True)]
         return cls(torch.from_numpy(tokens).to(mask.device), torch.from_numpy(positions).to(mask.device), groups)
+
+    def parts(self, row: torch.Tensor) -> list[torch.Tensor]:
+        """``row`` (1, heads, tokens, width) as one view (number, heads, length, width) for each group."""
+        # Few calls, on one cut of the row: with short texts they cost as much as the attention itself.
+        pieces = row.split([count * length for count, length in self.groups], dim=2)
+        return [
+            piece if count == 1 else piece[0].unflatten(1, (count, length)).transpose(0, 1)
+            for piece, (count, length) in zip(pieces, self.groups, strict=True)
+        ]
 
     def band(self, length: int, window: int, device: torch.device) -> torch.Tensor:
         """The mask of attention to tokens less than ``window`` away, shape (length, length)."""
@@ -121,17 +127,14 @@ def attention(
         return output
     _refuse_what_is_not_kept(module, options)
     layout.calls += 1
-    rows = [tensor.transpose(1, 2)[0] for tensor in (query, key, value)]
-    packed = torch.empty_like(rows[0])
-    for start, count, length in layout.groups:
-        stop = start + count * length
-        q, k, v = (row[start:stop].view(count, length, row.shape[1], row.shape[2]).transpose(1, 2) for row in rows)
+    packed = query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
+    grouped = {"enable_gqa": True} if key.shape[1] != query.shape[1] else {}
+    parts = (layout.parts(tensor) for tensor in (query, key, value, packed.transpose(1, 2)))
+    for (_, length), q, k, v, place in zip(layout.groups, *parts, strict=True):
         far = sliding_window is not None and length > sliding_window
         band = layout.band(length, int(sliding_window or 0), query.device) if far else None
-        grouped = {"enable_gqa": True} if k.shape[1] != q.shape[1] else {}
-        part = scaled_dot_product_attention(q, k, v, attn_mask=band, scale=scaling, **grouped)
-        packed[start:stop].view(count, length, packed.shape[1], packed.shape[2]).copy_(part.transpose(1, 2))
-    return packed.unsqueeze(0), None
+        place.copy_(scaled_dot_product_attention(q, k, v, attn_mask=band, scale=scaling, **grouped))
+    return packed, None
 
 
 def _refuse_what_is_not_kept(module: torch.nn.Module, options: dict[str, Any]) -> None:

@@ -61,8 +61,11 @@ class TextHandler(BatchHandler):
         Raises:
             LoadError: what transformers said, in one line.
         """
+        from transformers.utils import logging as transformers_logging
+
         if not (self.model_dir / "config.json").is_file():
             raise LoadError("config.json: no such file in the archive; pack a folder saved by save_pretrained")
+        transformers_logging.disable_progress_bar()  # a worker's stderr is a log
         try:
             model = auto_class.from_pretrained(
                 self.model_dir, trust_remote_code=self.settings.trust_remote_code, local_files_only=True
@@ -82,7 +85,9 @@ class TextHandler(BatchHandler):
             SettingsError: packing is asked for and cannot be used.
         """
         asked = self.settings.batching.mode
-        if asked in ("bucketed", "padded"):
+        if asked == "bucketed":
+            return Choice("bucketed", "asked for in model-config.yaml")
+        if asked == "padded":
             return super().choose_batching()
         reason = self._pack()
         if reason is None:
@@ -95,7 +100,11 @@ class TextHandler(BatchHandler):
         if not hasattr(self.model, "base_model"):
             return "not a transformers model"
         encoder = PackedEncoder(self.model)
-        features, _ = self.tokenize([*EXAMPLES, "word " * self.token_limit()], self.token_limit())
+        # Few and short, since the proof delays the first answer; but one longer than a sliding window.
+        window = getattr(self.model.config, "sliding_window", None) or 0
+        lengths = [length for length in (3, 9, 9, 30, 2 * window + 7) if length <= self.token_limit()]
+        numbers, padding = np.random.default_rng(0), self.tokenizer.pad_token_id or 0
+        features = [numbers.integers(padding + 1, self.model.config.vocab_size, length) for length in lengths]
         batch = {name: tensor.to(self.device) for name, tensor in self.collate(features).items()}
         reason = prove(encoder, batch)
         if reason is None:
