@@ -6,10 +6,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import psutil
@@ -17,6 +19,9 @@ from _systems import System
 
 from tsbatch.ops.registration import register
 from tsbatch.ops.server import Server
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Say = Callable[[str], None]
 LOAD: Final = Path(__file__).with_name("load.py")
@@ -89,7 +94,7 @@ class Bench:
         queue = {"job_queue_size": "1000", "enable_model_api": "true"}
         self.server = Server.start(name=f"serving-{os.getpid()}", properties=queue, env={"HF_HUB_OFFLINE": "1"})
 
-    def __enter__(self) -> Bench:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -117,18 +122,35 @@ class Bench:
 
     def run(self, system: System, case: Case, turn: int) -> Run:
         """Put the load on the system once."""
+        before = self._cpu()
+        with self.loaded(system, case) as load:
+            said = load.communicate()[0]
+        if load.returncode:
+            raise SystemExit(f"{system}: the load failed; its own message is above")
+        answer = json.loads(said)
+        spent = [after - start for start, after in zip(before, self._cpu(), strict=True)]
+        workers, frontend = (round(seconds * 1000 / answer["answers"], 3) for seconds in spent)
+        self.say(f"turn {turn + 1}, {case}: {system}: {answer['rate']:.1f}/s, P99 {answer['p99']:.0f} ms")
+        return Run(system, case, turn, answer["rate"], answer["p50"], answer["p99"], answer["cpu"], workers, frontend)
+
+    @contextmanager
+    def loaded(self, system: System, case: Case) -> Iterator[subprocess.Popen[bytes]]:
+        """The process that puts the load on the system; it is gone in the end."""
         address = urlsplit(self.server.inference_address)
         fields = {"Host": address.netloc, "Content-Type": "application/json", **self.server.headers("inference")}
-        requests = b"".join(request_for(f"/predictions/{system.name}", fields, text) for text in self.texts[case.corpus])
+        path = f"/predictions/{system.name}"
+        requests = b"".join(request_for(path, fields, text) for text in self.texts[case.corpus])
         command = [sys.executable, str(LOAD), str(address.hostname), str(address.port)]
         command += ["--requests", str(case.round_size), "--connections", str(case.clients)]
         command += ["--warm-up", str(max(case.clients, 4)), "--seconds", str(case.seconds)]
-        before = self._cpu()
-        answer = json.loads(subprocess.run(command, input=requests, stdout=subprocess.PIPE, check=True).stdout)
-        workers, frontend = ((after - start) * 1000 / answer["answers"] for start, after in zip(before, self._cpu(), strict=True))
-        self.say(f"turn {turn + 1}, {case}: {system}: {answer['rate']:.1f}/s, P99 {answer['p99']:.0f} ms")
-        figures = (answer["rate"], answer["p50"], answer["p99"], answer["cpu"], round(workers, 3), round(frontend, 3))
-        return Run(system, case, turn, *figures)
+        with tempfile.TemporaryFile() as file:
+            file.write(requests)
+            file.seek(0)
+            with subprocess.Popen(command, stdin=file, stdout=subprocess.PIPE) as load:
+                try:
+                    yield load
+                finally:
+                    load.kill()
 
     def _cpu(self) -> tuple[float, float]:
         """CPU seconds so far of all workers together, and of Java."""
@@ -142,8 +164,3 @@ def request_for(path: str, fields: dict[str, str], text: str) -> bytes:
     body = json.dumps({"inputs": text}).encode()
     head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
     return f"POST {path} HTTP/1.1\r\n{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
-
-
-def of(runs: Sequence[Run], system: System, case: Case) -> list[Run]:
-    """The runs of one system under one load, turn by turn."""
-    return [run for run in runs if run.system == system and run.case == case]

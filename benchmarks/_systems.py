@@ -89,8 +89,8 @@ PADDED_32: Final = System("padded", batch=32)
 def sweep(kind: Kind, cores: int, *, full: bool) -> list[System]:
     """The settings out of which each kind gets its best: workers and threads by batch size."""
     shares = [(1, cores), (cores, 1)] if cores > 1 else [(1, 1)]
-    batches = {"tsbatch": (8, 16, 32), "one_by_one": (1, 8)}.get(kind, (8, 32))
-    delays = (5,)
+    batches: tuple[int, ...] = {"tsbatch": (8, 16, 32), "one_by_one": (1, 8)}.get(kind, (8, 32))
+    delays: tuple[int, ...] = (5,)
     if full:
         batches, delays = (*((1,) if kind == "one_by_one" else ()), 4, 8, 16, 32, 64), (1, 5, 20, 100)
     return [

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
+from _statistics import Spread, ratios
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Final
 
-from _statistics import Spread, ratios
 from _systems import ALONE, EIGHT, EXPERT, KINDS, NOTHING_SET, ONE_WORKER, PADDED_32, RECOMMENDED, System
 
 Rows = Sequence[Mapping[str, Any]]
@@ -23,7 +23,7 @@ def machine() -> dict[str, Any]:
     from tsbatch.resources import usable_cores
 
     return {
-        "cpu": platform.processor() or platform.machine(),
+        "cpu": _cpu_name(),
         "cores": usable_cores(),
         "load": os.getloadavg() if hasattr(os, "getloadavg") else None,
         "python": platform.python_version(),
@@ -32,15 +32,47 @@ def machine() -> dict[str, Any]:
     }
 
 
+def _cpu_name() -> str:
+    """As Linux tells it, with the vector instructions that decide the speed of a matrix product."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return platform.processor() or platform.machine()
+    facts = dict(line.replace("\t", "").split(":", 1) for line in text.splitlines() if ":" in line)
+    vector = next((name for name in ("amx_tile", "avx512f", "avx2") if name in facts.get("flags", "")), "no AVX2")
+    return f"{facts.get('model name', platform.machine()).strip()}, {vector}"
+
+
+BEGIN: Final = "<!-- measured by benchmarks/serving.py -->"
+END: Final = "<!-- end -->"
+
+
+def into(page: str, text: str) -> str:
+    """The page with ``text`` in place of what stood between :data:`BEGIN` and :data:`END`.
+
+    Raises:
+        SystemExit: the page has no such lines.
+    """
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not end:
+        raise SystemExit(f"serving: the page has no lines {BEGIN} and {END}")
+    return f"{before}{begin}\n{text}\n{end}{after}"
+
+
 def report(figures: Mapping[str, Any]) -> str:
     """All tables."""
     runs: Rows = figures["runs"]
-    parts = [_sweep(figures["sweep"]), _in_process(figures["in_process"])]
+    about = figures["machine"]
+    parts = [
+        f"{about['cores']} cores ({about['cpu']}), torch {about['torch']}, transformers {about['transformers']}.",
+        *_must_show(figures),
+    ]
     for case in dict.fromkeys((run["corpus"], run["clients"]) for run in runs):
         own = [run for run in runs if (run["corpus"], run["clients"]) == case]
         clients = "1 client" if case[1] == 1 else f"{case[1]} clients"
-        parts.append(f"{case[0]} corpus, {clients}\n\n{_case(own)}")
-    parts += _must_show(figures)
+        parts.append(f"### {case[0].capitalize()} texts, {clients}\n\n{_case(own)}")
+    parts += [_in_process(figures["in_process"]), _sweep(figures["sweep"])]
     most = max(run["load_cpu"] for run in runs)
     parts.append(f"The load generator used at most {most:.1%} of a core.")
     return "\n\n".join(parts)
@@ -57,15 +89,15 @@ def _system(run: Mapping[str, Any]) -> System:
 
 def _sweep(runs: Rows) -> str:
     rows = [[KINDS[run["kind"]], _system(run).settings, f"{run['rate']:.1f}", f"{run['p99']:.0f}"] for run in runs]
-    return "The sweep\n\n" + _table(["handler", "settings", "requests/s", "P99 ms"], rows)
+    return "### The sweep\n\n" + _table(["handler", "settings", "requests/s", "P99 ms"], rows)
 
 
 def _in_process(rows: Rows) -> str:
     cells = [
-        [f"packed, batch {row['batch']}, {row['processes']} processes × {row['threads']} threads", _spread(row["rates"])]
+        [f"packed, batch {row['batch']}", f"{row['processes']} × {row['threads']}", _spread(row["rates"])]
         for row in rows
     ]
-    return "The model alone, in process\n\n" + _table(["how", "texts/s"], cells)
+    return "### The model alone, in process\n\n" + _table(["how", "processes × threads", "texts/s"], cells)
 
 
 def _spread(rates: Sequence[float]) -> str:
@@ -80,8 +112,17 @@ def _case(runs: Rows) -> str:
         rates = [run["rate"] for run in own]
         ratio = "" if system == RECOMMENDED else ratios(ours, rates).text()
         latency = f"{median(run['p50'] for run in own):.0f} / {median(run['p99'] for run in own):.0f}"
-        rows.append([KINDS[system.kind], system.settings, _spread(rates), latency, ratio])
-    return _table(["handler", "settings", "requests/s", "P50 / P99 ms", "tsbatch is × as fast"], rows)
+        cpu = f"{median(run['workers_ms'] for run in own):.1f} + {median(run['frontend_ms'] for run in own):.1f}"
+        rows.append([KINDS[system.kind], system.settings, _spread(rates), latency, cpu, ratio])
+    head = [
+        "handler",
+        "settings",
+        "requests/s",
+        "P50 / P99 ms",
+        "CPU ms a request, workers + Java",
+        "tsbatch is × as fast",
+    ]
+    return _table(head, rows)
 
 
 def rates_of(runs: Rows, system: System) -> list[float]:
@@ -111,7 +152,8 @@ def _must_show(figures: Mapping[str, Any]) -> Iterator[str]:
         rows.append(["the best packed way in process", "0.85", ratios(ours, limit).text()])
         nothing = ratios(rates_of(runs, NOTHING_SET), rates_of(runs, ALONE)).text()
         yield (
-            f"tsbatch ({RECOMMENDED.settings}) at {clients} clients, mixed corpus, against\n\n"
+            f"### How many times as fast as the others: mixed texts, {clients} clients\n\ntsbatch with"
+            f" {RECOMMENDED.settings}\n\n"
             + _table(["against", "wanted", "measured"], rows)
             + f"\n\nOne by one, two workers with default threads reached {nothing} of one worker."
         )

@@ -16,6 +16,7 @@ import os
 import subprocess
 import sys
 import time
+from _statistics import Spread, turn
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,7 +24,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from _corpus import corpora, minilm_tokens
-from _statistics import Spread, turn
 from _systems import model_dir
 
 if TYPE_CHECKING:

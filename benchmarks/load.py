@@ -1,8 +1,8 @@
 """A thin closed-loop load: each connection sends its next request when the last one is answered.
 
 A process of its own, so that it competes with the server for a core but not for a lock, and raw bytes, so that it
-costs the server's machine little. Requests come from standard input, whole and one after the other; they are sent in turn,
-again from the first when all were sent. Prints one JSON object, see :class:`Figures`.
+costs the server's machine little. Requests come from standard input, whole and one after the other; they are sent in
+turn, again from the first when all were sent. Prints one JSON object, see :class:`Figures`.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Load:
         return Figures(
             requests=len(times),
             answers=self.answers,
-            seconds=round(seconds, 3),
+            seconds=round(seconds, 6),
             rate=len(times) / seconds,
             mean=round(mean(times), 2),
             p50=round(hundredths[49], 2),

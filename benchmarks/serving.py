@@ -4,11 +4,12 @@
     python benchmarks/serving.py                        tables; at most 20 minutes on two cores
     python benchmarks/serving.py --quick                one or two minutes, to see that it works; no figures to quote
     python benchmarks/serving.py --full                 a larger sweep, all corpora, 1, 8, 32 and 64 clients
-    python benchmarks/serving.py --json serving.json --chart docs/serving.svg
+    python benchmarks/serving.py --write                into docs/speed.md, with its chart
+    python benchmarks/serving.py --json serving.json --chart serving.png
 
 First a sweep finds the best workers, threads and batch size of each handler. Then these best settings, and those that
-people have, take turns, and beside them the model alone in process. All answer all-MiniLM-L6-v2 embeddings of the same English
-texts as JSON from the same encoder; identical texts are not computed once. Ratios are made within each turn.
+people have, take turns, and beside them the model alone in process. All answer all-MiniLM-L6-v2 embeddings of the same
+English texts as JSON from the same encoder; identical texts are not computed once. Ratios are made within each turn.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import os
 import sys
 import tempfile
 import time
+from _statistics import turn
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -27,14 +29,26 @@ from typing import Any, Final
 import _tables
 from _bench import Bench, Case, Run
 from _corpus import LENGTHS, corpora, minilm_tokens
-from _statistics import turn
-from _systems import ALONE, EIGHT, EXPERT, KINDS, NOTHING_SET, ONE_WORKER, PADDED_32, RECOMMENDED, Kind, System
-from _systems import model_dir, sweep
+from _systems import (
+    ALONE,
+    EIGHT,
+    EXPERT,
+    KINDS,
+    NOTHING_SET,
+    ONE_WORKER,
+    PADDED_32,
+    RECOMMENDED,
+    Kind,
+    System,
+    model_dir,
+    sweep,
+)
 from in_process import Way, Workers, packed_ways
 
 from tsbatch.resources import usable_cores
 
 COUNT: Final = 512
+PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "speed.md"
 
 
 @dataclass(frozen=True)
@@ -122,7 +136,7 @@ def find_best(bench: Bench, plan: Plan, results: Results, kinds: Sequence[Kind])
 
 
 def systems(best: dict[Kind, System]) -> list[System]:
-    """Those that take turns: ours as the docs recommend it, the best of the others, and the settings that people have."""
+    """Those that take turns: ours as the docs recommend it, the best of the others, and what people have."""
     fixed = [RECOMMENDED, ONE_WORKER, EXPERT, ALONE, EIGHT, NOTHING_SET, PADDED_32]
     return list(dict.fromkeys([*fixed, *(system for kind, system in best.items() if kind != "tsbatch")]))
 
@@ -130,7 +144,9 @@ def systems(best: dict[Kind, System]) -> list[System]:
 def take_turns(bench: Bench, plan: Plan, results: Results, say: Callable[[str], None]) -> None:
     """Run everybody under every load, turn by turn, the model in process among them."""
     everybody = systems(results.best)
-    few = list(dict.fromkeys([RECOMMENDED, EXPERT, *(best for kind, best in results.best.items() if kind != "tsbatch")]))
+    few = list(
+        dict.fromkeys([RECOMMENDED, EXPERT, *(results.best[kind] for kind in results.best if kind != "tsbatch")])
+    )
     for system in everybody:
         bench.start(system)
     ways = packed_ways(usable_cores())
@@ -162,6 +178,7 @@ def main(words: list[str]) -> int:
     size.add_argument("--full", action="store_true", help="the whole grid; hours")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
     parser.add_argument("--chart", type=Path, metavar="FILE", help="draw the rates into a .svg or .png")
+    parser.add_argument("--write", action="store_true", help="put tables and chart into docs/speed.md")
     parser.add_argument("--from", type=Path, metavar="FILE", dest="source", help="measure nothing, show a --json file")
     chosen = parser.parse_args(words)
     os.environ["HF_HUB_OFFLINE"] = "1"
@@ -178,8 +195,11 @@ def main(words: list[str]) -> int:
     if chosen.json:
         chosen.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     print(_tables.report(figures))
-    if chosen.chart:
-        _tables.draw(figures, chosen.chart)
+    if chosen.write:
+        PAGE.write_text(_tables.into(PAGE.read_text(encoding="utf-8"), _tables.report(figures)), encoding="utf-8")
+    chart = chosen.chart or (PAGE.with_name("serving.svg") if chosen.write else None)
+    if chart:
+        _tables.draw(figures, chart)
     return 0
 
 

@@ -59,14 +59,18 @@ def running_workers(proc: Path = _PROC) -> int:
     """
     if Path(sys.argv[0]).name != "model_service_worker.py":
         return 1
-    parent, folder = str(os.getppid()), os.getcwd()  # noqa: PTH109  compared with a link of /proc
+    try:
+        folder = (_PROC / "self/cwd").readlink()  # os.getcwd() fails once somebody has removed the folder
+    except OSError:
+        return 1
+    parent = str(os.getppid())
     return max(1, sum(_is_sibling(process, parent, folder) for process in proc.glob("[0-9]*")))
 
 
-def _is_sibling(process: Path, parent: str, folder: str) -> bool:
+def _is_sibling(process: Path, parent: str, folder: Path) -> bool:
     try:
         # The name in parentheses may hold anything, also spaces; the parent is the second field after it.
         fields = (process / "stat").read_text().rpartition(")")[2].split()
-        return fields[1] == parent and (process / "cwd").readlink() == Path(folder)
+        return fields[1] == parent and (process / "cwd").readlink() == folder
     except (OSError, IndexError):
         return False  # it ended meanwhile, or belongs to somebody else

@@ -100,7 +100,7 @@ def test_line_6_on_a_server(server_factory, tmp_path, labels, oracle, record_pro
         for number in range(BATCHES):
             calls = [lambda text=text: post(server, "embed", {"inputs": text}) for text in texts(number)]
             answers = at_once(calls)
-            assert [answer.status for answer in answers] == [200] * 8
+            assert [answer.status for answer in answers] == [200] * 8, answers[0].body[:500]
             sizes += [batch_of(answer) for answer in answers]
             if number % 20 == 0:
                 closest = min(closest, worst([answer.json()["embedding"] for answer in answers], oracle, texts(number)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
@@ -52,27 +53,37 @@ def test_the_table_goes_where_the_old_one_was():
         closing.with_table("a page without a place", "new")
 
 
+async def loaded(answer, **arguments):
+    """A load on a server of its own, where every connection is closed in the end."""
+
+    async def serve(reader, writer):
+        with suppress(ConnectionError):
+            await answer(reader, writer)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        try:
+            return await load.run("127.0.0.1", server.sockets[0].getsockname()[1], [b"GET!"], **arguments)
+        finally:
+            await asyncio.sleep(0.05)
+
+
 @pytest.mark.parametrize("pieces", [1, 2, 7])
 def test_the_load_sends_all_and_waits_for_whole_answers(pieces):
     seen = []
+    whole = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc"
+    size = -(-len(whole) // pieces)
 
     async def answer(reader, writer):
         while data := await reader.read(4):
             seen.append(data)
-            whole = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc"
-            for start in range(0, len(whole), -(-len(whole) // pieces)):
-                writer.write(whole[start : start + -(-len(whole) // pieces)])
+            for start in range(0, len(whole), size):
+                writer.write(whole[start : start + size])
                 await writer.drain()
                 await asyncio.sleep(0.001)
-        writer.close()
 
-    async def both():
-        server = await asyncio.start_server(answer, "127.0.0.1", 0)
-        async with server:
-            port = server.sockets[0].getsockname()[1]
-            return await load.run("127.0.0.1", port, [b"GET!"], round_size=25, connections=4)
-
-    figures = asyncio.run(both())
+    figures = asyncio.run(loaded(answer, round_size=25, connections=4))
     assert figures.requests == 25
     assert figures.answers == len(seen) == 28, "three were on their way when the round was over"
     assert figures.rate == pytest.approx(25 / figures.seconds, rel=0.02)
@@ -84,16 +95,9 @@ def test_a_load_with_a_failure_in_it_is_no_figure(said):
     async def answer(reader, writer):
         await reader.read(4)
         writer.write(said)
-        writer.close()
-
-    async def both():
-        server = await asyncio.start_server(answer, "127.0.0.1", 0)
-        async with server:
-            port = server.sockets[0].getsockname()[1]
-            await load.run("127.0.0.1", port, [b"GET!"], round_size=1, connections=1)
 
     with pytest.raises(SystemExit, match="load: "):
-        asyncio.run(both())
+        asyncio.run(loaded(answer, round_size=1, connections=1))
 
 
 LOG = """

@@ -239,7 +239,8 @@ with closer.on_duty(near):
     [
         "closer.allow(1)\nwith closer.on_duty(near): time.sleep(1.5)",  # nothing to close
         "closer.add(close); closer.allow(None)\nwith closer.on_duty(near): time.sleep(1.5)",
-        "closer.add(close); closer.allow(1)\nfor _ in range(8):\n    with closer.on_duty(near): time.sleep(0.2)",
+        "closer.add(close); closer.allow(1)\n"
+        "for _ in range(8):\n    with closer.on_duty(near): time.sleep(0.2)\ntime.sleep(1.2)",
     ],
     ids=["nothing to close", "no limit known", "eight quick batches"],
 )
@@ -258,7 +259,9 @@ def test_a_busy_worker_whose_server_is_gone_closes_and_ends(process):
 
 @posix
 def test_a_worker_that_leaves_by_itself_is_let_go(process):
-    child = process(f"{WORKER}\ncloser.add(close)\nwith closer.on_duty(near): pass\nfar.close()\nsys.exit(3)")
+    child = process(
+        f"{WORKER}\ncloser.add(close)\nwith closer.on_duty(near): pass\nfar.close()\ntime.sleep(0.2)\nsys.exit(3)"
+    )
     child.communicate(timeout=60)
     assert child.returncode == 3
 

@@ -99,3 +99,15 @@ def test_where_nothing_can_be_known_it_is_alone(worker, tmp_path, monkeypatch):
     assert running_workers(tmp_path / "none") == 1
     monkeypatch.setattr(sys, "argv", ["script.py"])
     assert running_workers(worker) == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a folder in use cannot be removed elsewhere, or there is no /proc")
+def test_the_model_folder_may_be_gone(worker, tmp_path, monkeypatch):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    fake_process(worker, 1, os.getppid(), f"{folder} (deleted)")
+    assert running_workers(worker) == 1
+    fake_process(worker, 2, os.getppid(), f"{folder} (deleted)")
+    assert running_workers(worker) == 2

@@ -65,7 +65,7 @@ class TextHandler(BatchHandler):
 
         if not (self.model_dir / "config.json").is_file():
             raise LoadError("config.json: no such file in the archive; pack a folder saved by save_pretrained")
-        transformers_logging.disable_progress_bar()  # a worker's stderr is a log
+        transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # a worker's stderr is a log
         try:
             model = auto_class.from_pretrained(
                 self.model_dir, trust_remote_code=self.settings.trust_remote_code, local_files_only=True
@@ -103,8 +103,10 @@ class TextHandler(BatchHandler):
         # Few and short, since the proof delays the first answer; but one longer than a sliding window.
         window = getattr(self.model.config, "sliding_window", None) or 0
         lengths = [length for length in (3, 9, 9, 30, 2 * window + 7) if length <= self.token_limit()]
-        numbers, padding = np.random.default_rng(0), self.tokenizer.pad_token_id or 0
-        features = [numbers.integers(padding + 1, self.model.config.vocab_size, length) for length in lengths]
+        numbers, words = np.random.default_rng(0), self.model.config.vocab_size
+        features = [numbers.integers(0, words, length) for length in lengths]
+        for feature in features:  # RoBERTa does not count positions of padding, not even inside a text
+            feature[feature == self.tokenizer.pad_token_id] = (self.tokenizer.pad_token_id + 1) % words
         batch = {name: tensor.to(self.device) for name, tensor in self.collate(features).items()}
         reason = prove(encoder, batch)
         if reason is None:
