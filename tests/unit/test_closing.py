@@ -210,6 +210,7 @@ from tsbatch.closing import Closer
 
 far, near = socket.socketpair()
 closer = Closer()
+wait = time.sleep
 """
 
 
@@ -239,8 +240,7 @@ with closer.on_duty(near):
     [
         "closer.allow(1)\nwith closer.on_duty(near): time.sleep(1.5)",  # nothing to close
         "closer.add(close); closer.allow(None)\nwith closer.on_duty(near): time.sleep(1.5)",
-        "closer.add(close); closer.allow(1)\n"
-        "for _ in range(8):\n    with closer.on_duty(near): time.sleep(0.2)\ntime.sleep(1.2)",
+        "closer.add(close); closer.allow(1)\nfor _ in range(8):\n  with closer.on_duty(near): time.sleep(.2)\nwait(1)",
     ],
     ids=["nothing to close", "no limit known", "eight quick batches"],
 )

@@ -66,9 +66,10 @@ class Layout:
     def parts(self, row: torch.Tensor) -> list[torch.Tensor]:
         """``row`` (1, heads, tokens, width) as one view (number, heads, length, width) for each group."""
         # Few calls, on one cut of the row: with short texts they cost as much as the attention itself.
-        pieces = row.split([count * length for count, length in self.groups], dim=2)
+        sizes = [count * length for count, length in self.groups]
+        pieces: tuple[torch.Tensor, ...] = row.split(sizes, dim=2)  # type: ignore[no-untyped-call]
         return [
-            piece if count == 1 else piece[0].unflatten(1, (count, length)).transpose(0, 1)
+            piece if count == 1 else torch.unflatten(piece[0], 1, (count, length)).transpose(0, 1)
             for piece, (count, length) in zip(pieces, self.groups, strict=True)
         ]
 
