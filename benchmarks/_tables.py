@@ -78,7 +78,8 @@ def report(figures: Mapping[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -89,7 +90,7 @@ def _system(run: Mapping[str, Any]) -> System:
 
 def _sweep(runs: Rows) -> str:
     rows = [[KINDS[run["kind"]], _system(run).settings, f"{run['rate']:.1f}", f"{run['p99']:.0f}"] for run in runs]
-    return "### The sweep\n\n" + _table(["handler", "settings", "requests/s", "P99 ms"], rows)
+    return "### The sweep\n\n" + table(["handler", "settings", "requests/s", "P99 ms"], rows)
 
 
 def _in_process(rows: Rows) -> str:
@@ -97,7 +98,7 @@ def _in_process(rows: Rows) -> str:
         [f"packed, batch {row['batch']}", f"{row['processes']} × {row['threads']}", _spread(row["rates"])]
         for row in rows
     ]
-    return "### The model alone, in process\n\n" + _table(["how", "processes × threads", "texts/s"], cells)
+    return "### The model alone, in process\n\n" + table(["how", "processes × threads", "texts/s"], cells)
 
 
 def _spread(rates: Sequence[float]) -> str:
@@ -122,7 +123,7 @@ def _case(runs: Rows) -> str:
         "CPU ms a request, workers + Java",
         "tsbatch is × as fast",
     ]
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def rates_of(runs: Rows, system: System) -> list[float]:
@@ -154,7 +155,7 @@ def _must_show(figures: Mapping[str, Any]) -> Iterator[str]:
         yield (
             f"### How many times as fast as the others: mixed texts, {clients} clients\n\ntsbatch with"
             f" {RECOMMENDED.settings}\n\n"
-            + _table(["against", "wanted", "measured"], rows)
+            + table(["against", "wanted", "measured"], rows)
             + f"\n\nOne by one, two workers with default threads reached {nothing} of one worker."
         )
 

@@ -39,6 +39,7 @@ from _systems import (
     PADDED_32,
     RECOMMENDED,
     Kind,
+    Size,
     System,
     model_dir,
     sweep,
@@ -48,6 +49,7 @@ from in_process import Way, Workers, packed_ways
 from tsbatch.resources import usable_cores
 
 COUNT: Final = 512
+PICTURE: Final = "![Requests per second of tsbatch and of three other handlers](serving.svg)"
 PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "speed.md"
 
 
@@ -60,7 +62,7 @@ class Plan:
         swept: the load of the sweep.
         mixed: loads that every system of :func:`systems` gets.
         others: loads that the best of each kind gets.
-        full: sweep over more settings.
+        sweep: over how many settings.
         limit_seconds: least time of each run in process.
     """
 
@@ -68,7 +70,7 @@ class Plan:
     swept: Case
     mixed: Sequence[Case]
     others: Sequence[Case]
-    full: bool = False
+    sweep: Size = "small"
     limit_seconds: float = 4.0
 
 
@@ -83,6 +85,7 @@ QUICK: Final = Plan(
     swept=Case("mixed", 16, 32, 0.0),
     mixed=(Case("mixed", 16, 32, 0.0),),
     others=(Case("short", 16, 32, 0.0),),
+    sweep="one",
     limit_seconds=0.5,
 )
 FULL: Final = Plan(
@@ -90,7 +93,7 @@ FULL: Final = Plan(
     swept=Case("mixed", 64, 256, 4.0),
     mixed=tuple(Case("mixed", clients, 256, 10.0) for clients in (8, 32, 64)),
     others=tuple(Case(name, clients, 64, 5.0) for name in LENGTHS for clients in (1, 8, 32, 64)),
-    full=True,
+    sweep="large",
     limit_seconds=10.0,
 )
 
@@ -127,7 +130,7 @@ def find_best(bench: Bench, plan: Plan, results: Results, kinds: Sequence[Kind])
     """Run each setting of the sweep once, and keep the fastest of each kind."""
     for kind in kinds:
         runs = []
-        for system in sweep(kind, usable_cores(), full=plan.full):
+        for system in sweep(kind, usable_cores(), plan.sweep):
             bench.start(system)
             runs.append(bench.run(system, plan.swept, 0))
             bench.end(system)
@@ -196,7 +199,8 @@ def main(words: list[str]) -> int:
         chosen.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     print(_tables.report(figures))
     if chosen.write:
-        PAGE.write_text(_tables.into(PAGE.read_text(encoding="utf-8"), _tables.report(figures)), encoding="utf-8")
+        text = f"{PICTURE}\n\n{_tables.report(figures)}"
+        PAGE.write_text(_tables.into(PAGE.read_text(encoding="utf-8"), text), encoding="utf-8")
     chart = chosen.chart or (PAGE.with_name("serving.svg") if chosen.write else None)
     if chart:
         _tables.draw(figures, chart)

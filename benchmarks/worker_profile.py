@@ -70,7 +70,7 @@ def record(pids: Sequence[int], seconds: int, folder: Path) -> str:
     if program is None:
         raise SystemExit('worker_profile: needs py-spy: pip install "tsbatch[dev]"')
     files = [folder / f"{pid}.raw" for pid in pids]
-    options = ["--idle", "--threads", "--full-filenames", "--format", "raw", "--rate", "100"]
+    options = ["--idle", "--threads", "--format", "raw", "--rate", "100"]
     options += ["--duration", str(seconds)]
     running = [
         subprocess.Popen([program, "record", *options, "--pid", str(pid), "--output", str(file)], stdout=sys.stderr)
@@ -78,7 +78,7 @@ def record(pids: Sequence[int], seconds: int, folder: Path) -> str:
     ]
     codes = [process.wait() for process in running]
     if any(codes):
-        raise SystemExit("worker_profile: py-spy failed; its own message is above (it may need root or ptrace rights)")
+        raise SystemExit("worker_profile: py-spy failed; its own message is above (it may need root)")
     return "\n".join(file.read_text(encoding="utf-8") for file in files)
 
 

@@ -16,6 +16,7 @@ The verbs live in ``ops/commands_*.py``; each registers its own. Nothing here im
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -46,6 +47,9 @@ EXTRAS = {
 }
 """The extra that brings each import which a plain ``pip install tsbatch`` lacks."""
 
+NO_PATH = {errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS}
+"""Errors of a path that somebody named and that Python has no class for."""
+
 DEBUG = "TSBATCH_DEBUG"
 """Environment variable; when set, an error nobody expected shows its traceback."""
 
@@ -70,6 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         RequestError,
         UsageError,
         FileNotFoundError,
+        FileExistsError,
         PermissionError,
         IsADirectoryError,
         NotADirectoryError,
@@ -79,6 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(error), FAILED)
     except BrokenPipeError:
         return _reader_gone()
+    except OSError as error:
+        return _fail(_one_line(error), BAD_INPUT) if error.errno in NO_PATH else _unexpected(error)
     except Exception as error:
         return _unexpected(error)
 

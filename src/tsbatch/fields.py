@@ -19,6 +19,11 @@ VALUE_FIELDS = ("data", "body", "file", "text", "input", "inputs")
 """Fields that hold the value; every other field is a parameter."""
 EXPECTED = '{"inputs": ...}, {"instances": [...]}, an Open Inference body, or a form with the field data'
 
+SHOWN = 6
+"""Names that a message lists."""
+NAME = 40
+"""Characters of a client's name that a message repeats."""
+
 _ROUTING = frozenset({"model_name"})  # /invocations passes its query parameters as fields, this one too
 _CURL = "the value with -H 'Content-Type: application/json' (or text/plain): curl -d alone sends a form"
 
@@ -66,7 +71,7 @@ def _no_value_field(request: Request, found: list[str]) -> BadRequest:
 def _scalar(value: Any, name: str) -> Any:
     if not isinstance(value, (bytes, bytearray, str)):
         return value
-    text = decode_text(value, "", f"the field {name[:40]!r}")
+    text = decode_text(value, "", f"the field {name[:NAME]!r}")
     try:
         return json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):
@@ -147,6 +152,7 @@ def kind_of(value: Any) -> str:
 
 
 def list_names(names: Iterable[str]) -> str:
-    """The first six names, cut to 40 characters, for a message."""
-    shown = [repr(name[:40]) for name in names]
-    return ", ".join(shown[:6]) + (f" and {len(shown) - 6} more" if len(shown) > 6 else "")
+    """The first names, cut, for a message."""
+    given = list(names)
+    more = f" and {len(given) - SHOWN} more" if len(given) > SHOWN else ""
+    return ", ".join(repr(name[:NAME]) for name in given[:SHOWN]) + more

@@ -236,7 +236,7 @@ class BatchHandler(torchserve.BaseHandler):
 
         Returns:
             One feature an item, in order: a list, or tensors with one row an item. A list in an item's place
-            is several features of that item.
+            is several features of that item; a RequestError in its place fails its request, without a search.
         """
         return torch.as_tensor([item.value for item in items])
 
@@ -327,4 +327,7 @@ class BatchHandler(torchserve.BaseHandler):
     def _options(self, section: Any) -> Any:
         if self.settings_class is not None:
             return parse_section(self.settings_class, {} if section is None else section, "handler")
-        return MappingProxyType(section) if isinstance(section, dict) else MappingProxyType({})
+        if section is not None and not isinstance(section, dict):
+            kind = type(section).__name__
+            raise SettingsError(f"model-config.yaml: handler: expected keys and values, got {kind}")
+        return MappingProxyType(section or {})

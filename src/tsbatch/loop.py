@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tsbatch")
 
+MAX_HEADERS = 32_768
+"""Characters in the headers of one answer: clients refuse more, and TorchServe ends the worker over some megabytes."""
+
 
 @dataclass(slots=True, eq=False)
 class Work:
@@ -240,6 +243,14 @@ def _checked(reply: Any, limit: int) -> Reply:
         raise ContractBroken("encode_response returned a Reply without a status", expected="a number, 200 to 599")
     if not isinstance(headers, dict) or not all(isinstance(value, str) for value in headers.values()):
         raise ContractBroken("encode_response returned a Reply with wrong headers", expected="a dict of str to str")
+    if not isinstance(reply.content_type, str):
+        raise ContractBroken("encode_response returned a Reply with a wrong content type", expected="a str")
+    size = sum(len(str(name)) + len(value) for name, value in headers.items()) + len(reply.content_type)
+    if size > MAX_HEADERS:
+        raise AnswerTooLarge(
+            f"the answer's headers have {size:,} characters, over the limit of {MAX_HEADERS:,}",
+            expected="short headers; what is long belongs into the body",
+        )
     if len(reply.body) > limit:
         raise AnswerTooLarge(
             f"the answer has {len(reply.body):,} bytes, over the server's limit of {limit:,}",
@@ -256,12 +267,14 @@ def _isolated(
     stage: str,
     budget: Budget,
 ) -> list[Outcome[Any]]:
-    return isolate(
-        call,
-        entries,
-        explain=lambda error: _as_reply_error(handler, error, stage, len(entries)),
-        budget=budget,
-    )
+    def explain(error: BaseException) -> ReplyError:
+        return _as_reply_error(handler, error, stage, len(entries))
+
+    outcomes = isolate(call, entries, explain=explain, budget=budget)
+    for outcome in outcomes:  # a stage that knows whom to blame returns the error in its place, and nobody has to look
+        if isinstance(outcome.result, ReplyError):
+            outcome.error, outcome.result = explain(outcome.result), None
+    return outcomes
 
 
 def _as_reply_error(handler: BatchHandler, error: BaseException, stage: str, among: int) -> ReplyError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import codecs
 import json
 import re
 from typing import Any
@@ -21,6 +22,8 @@ UNDECLARED = frozenset({"", "application/octet-stream", "application/x-www-form-
 _CHARSET = re.compile(r"""charset\s*=\s*["']?([^"';\s]+)""", re.IGNORECASE)
 _DATA_URL = re.compile(r"data:[^,]{0,200},")
 _UTF8 = frozenset({"utf-8", "utf8", "us-ascii", "ascii"})
+_NO_CHARSETS = frozenset({"idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape"})
+"""Codecs of Python's that no text is sent in; punycode takes minutes for some megabytes."""
 
 
 def media_type(header: str) -> tuple[str, str]:
@@ -53,6 +56,8 @@ def decode_text(raw: bytes | bytearray | str, charset: str, where: str) -> str:
             return raw
         raw = raw.encode("utf-8", "surrogatepass")
     try:
+        if not utf8 and codecs.lookup(charset).name.replace("_", "-") in _NO_CHARSETS:
+            raise LookupError
         return raw.decode("utf-8-sig" if utf8 else charset)
     except (LookupError, ValueError, TypeError) as error:
         if isinstance(error, UnicodeDecodeError):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tsbatch.errors import BadRequest, PayloadTooLarge, Unprocessable
-from tsbatch.fields import EXPECTED, Wants, as_object, kind_of, list_names, read_field, split_fields
+from tsbatch.fields import EXPECTED, NAME, SHOWN, Wants, as_object, kind_of, list_names, read_field, split_fields
 from tsbatch.media import decode_base64, decode_text
 from tsbatch.open_inference import from_grpc, is_open_inference, read_open_inference
 from tsbatch.request import NO_PARAMETERS, Protocol, Request
@@ -128,7 +128,8 @@ def _no_value_key(body: dict[str, Any]) -> BadRequest:
     names = [key for key in body if key not in _TOP_KEYS]
     if not names:
         return BadRequest("the JSON object has no value", expected=EXPECTED)
-    near = [match for key in names for match in difflib.get_close_matches(key, VALUE_KEYS, n=1)]
+    # A client's keys may be many and long; a slip shows in the first ones.
+    near = [match for key in names[:SHOWN] for match in difflib.get_close_matches(key[:NAME], VALUE_KEYS, n=1)]
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return BadRequest(f"the JSON object has no value, its keys are {list_names(names)}{hint}", expected=EXPECTED)
 
@@ -138,9 +139,9 @@ def _check_keys(body: dict[str, Any], value_key: str, others: frozenset[str]) ->
         return
     for key in body:
         if key != value_key and key not in others:
-            near = difflib.get_close_matches(key, others, n=1)
+            near = difflib.get_close_matches(key[:NAME], others, n=1)
             hint = f"did you mean {near[0]!r}?" if near else "a parameter belongs into the object 'parameters'"
-            message = f"the key {key[:40]!r} beside {value_key!r} is not known; {hint}"
+            message = f"the key {key[:NAME]!r} beside {value_key!r} is not known; {hint}"
             raise BadRequest(message, expected=f'{{"{value_key}": ..., "parameters": {{...}}}}')
 
 

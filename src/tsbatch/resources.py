@@ -69,8 +69,8 @@ def pick_device(setting: str, gpu_id: int | None) -> torch.device:
         return torch.device("cuda", gpu_id) if gpu_id is not None and torch.cuda.is_available() else torch.device("cpu")
     try:
         device = torch.device(setting)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
+        torch.empty(1, device=device).tolist()  # a device that holds no numbers (meta) fails here
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise SettingsError(f"model-config.yaml: tsbatch.device: {setting!r} cannot be used here: {reason}") from None
     return device

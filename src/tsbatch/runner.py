@@ -14,6 +14,7 @@ from __future__ import annotations
 import atexit
 import shutil
 import uuid
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -68,7 +69,8 @@ class HandlerRunner:
         self._clean_up = ExitStack()
         with self._clean_up:
             if plan.temporary:
-                self._clean_up.callback(shutil.rmtree, plan.folder, ignore_errors=True)
+                # Also when nobody closes the runner: by then it is garbage, or the process ends.
+                self._clean_up.callback(weakref.finalize(self, shutil.rmtree, plan.folder, ignore_errors=True))
             if self.batch_size < 1:
                 raise ValueError(f"batch_size is {batch_size}; a batch has at least one request")
             self._place = Workplace(plan.folder, paths=plan.paths, modules=plan.modules)

@@ -17,24 +17,34 @@ user's own; a handler may declare a class for it (``BatchHandler.settings_class`
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from tsbatch._version import __version__
 from tsbatch.errors import SettingsError, Unprocessable
 
 SCHEMA = 1
 MAX_RESPONSE_SIZE = 6_553_500
 """TorchServe's default max_response_size in bytes (ConfigManager.java); the worker is not told the real one."""
 
+MAX_PROBLEMS = 6
+"""Wrong keys and values that one message names."""
+MAX_KEY = 60
+"""Characters of a wrong key that a message repeats."""
+
 ModelT = TypeVar("ModelT", bound=BaseModel)
+
+_brief = reprlib.Repr()
+_brief.maxstring = _brief.maxother = MAX_KEY
 
 
 class Section(BaseModel):
-    """Base of every settings section: frozen, and strict about unknown keys."""
+    """Base of every settings section: frozen, and strict about unknown keys and types (``true`` is no number)."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class Limits(Section):
@@ -123,7 +133,18 @@ def load_settings(config: Mapping[str, Any] | None) -> Settings:
                 f"model-config.yaml: {key} is on, and a BatchHandler cannot work with it ({reason}); remove the line"
             )
     section = config.get("tsbatch")
-    return parse_section(Settings, {} if section is None else section, "tsbatch")
+    settings = parse_section(Settings, {} if section is None else section, "tsbatch")
+    if settings.version is not None and _release(settings.version) > _release(__version__):
+        raise SettingsError(
+            f"the archive was made by tsbatch {settings.version} and this worker has {__version__}: "
+            f"pip install 'tsbatch>={settings.version}', or package it again with the older one"
+        )
+    return settings
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """Major and minor number: a patch release runs what its fellows made."""
+    return tuple(int(part) if part.isdigit() else 0 for part in version.split(".")[:2])
 
 
 def parse_section(cls: type[ModelT], section: Any, name: str) -> ModelT:
@@ -153,16 +174,19 @@ def parse_parameters(cls: type[ModelT], given: Mapping[str, Any]) -> ModelT:
 
 
 def _explain(cls: type[BaseModel], name: str, error: ValidationError) -> list[str]:
-    lines = []
-    for problem in error.errors():
-        path = [name, *(str(part) for part in problem["loc"])]
+    # A client may send a hundred thousand of them, each a megabyte long: what is said, and looked at, has an end.
+    problems, lines = error.errors(include_url=False), []
+    for problem in problems[:MAX_PROBLEMS]:
+        path = [name, *(str(part)[:MAX_KEY] for part in problem["loc"])]
         if problem["type"] == "extra_forbidden":
             known = _keys_at(cls, problem["loc"][:-1])
-            near = difflib.get_close_matches(str(problem["loc"][-1]), known, n=1)
+            near = difflib.get_close_matches(path[-1], known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(sorted(known))}"
             lines.append(f"{'.'.join(path)} does not exist; {hint}")
         else:
-            lines.append(f"{'.'.join(path)}: {problem['msg']}, got {problem['input']!r}")
+            lines.append(f"{'.'.join(path)}: {problem['msg']}, got {_brief.repr(problem['input'])}")
+    if len(problems) > MAX_PROBLEMS:
+        lines.append(f"and {len(problems) - MAX_PROBLEMS} more")
     return lines
 
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 import logging
 import re
 import socket
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,11 +54,31 @@ class StandInBase:
         self.manifest: Any = None
 
 
+_COMPILERS = ("openvino.torch", "torch_tensorrt")
+"""What ts.torch_handler.base_handler imports where it can, for a ``torch.compile`` that its own initialize may do.
+
+It costs each worker seconds and more than 100 MB; torch finds these back ends by itself when they are asked for.
+"""
+
+
+@contextmanager
+def _unavailable(modules: Sequence[str]) -> Iterator[None]:
+    """Importing these raises ImportError meanwhile, but for those that are there already."""
+    blocked = [name for name in modules if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(blocked))  # type: ignore[arg-type]  # None is how Python marks them
+    try:
+        yield
+    finally:
+        for name in blocked:
+            del sys.modules[name]
+
+
 if TYPE_CHECKING:
     BaseHandler = StandInBase
 else:
     try:
-        from ts.torch_handler.base_handler import BaseHandler
+        with _unavailable(_COMPILERS):
+            from ts.torch_handler.base_handler import BaseHandler
     except ImportError:
         BaseHandler = StandInBase
 

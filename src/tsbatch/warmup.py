@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tsbatch.errors import LoadError
@@ -18,12 +19,12 @@ if TYPE_CHECKING:
     from tsbatch.handler import BatchHandler
 
 logger = logging.getLogger("tsbatch")
-SECONDS = 2.0
-"""After this time no larger batch is begun: a big model's warm-up would cost more than it saves."""
+SECONDS = 0.5
+"""Larger batches get so much time together: a big model's warm-up would cost more than it saves."""
 
 
 def warm_up(handler: BatchHandler) -> None:
-    """Answer the handler's examples: one alone, then batches that double up to a full one, while time is left.
+    """Answer the handler's examples: one alone, then batches that double up to a full one, while there is time.
 
     Raises:
         LoadError: an example was not answered.
@@ -32,15 +33,22 @@ def warm_up(handler: BatchHandler) -> None:
     if not examples:
         logger.info("no warm-up: %s has no examples()", type(handler).__name__)
         return
+    size, first = 1, _answer(handler, examples[:1])  # it initialises, so it says nothing of the next one's time
+    spent = last = 0.0
+    while size < handler.batch_size and spent + 2 * last < SECONDS:
+        size = min(2 * size, handler.batch_size)
+        last = _answer(handler, list(itertools.islice(itertools.cycle(examples), size)))
+        spent += last
+    logger.info("warm-up: batches of up to %d in %.2f s", size, first + spent)
+
+
+def _answer(handler: BatchHandler, values: Sequence[Any]) -> float:
+    """Answer these in one batch; the seconds that it took."""
     started = time.perf_counter()
-    size = 0
-    while size < handler.batch_size and time.perf_counter() - started < SECONDS:
-        size = min(2 * size or 1, handler.batch_size)
-        batch = [_as_request(value) for value in itertools.islice(itertools.cycle(examples), size)]
-        for reply in handler.answer(batch):
-            if reply.status != 200:
-                raise LoadError(f"the warm-up's example was answered with {reply.status}: {reply.body.decode()}")
-    logger.info("warm-up: batches of up to %d in %.2f s", size, time.perf_counter() - started)
+    for reply in handler.answer([_as_request(value) for value in values]):
+        if reply.status != 200:
+            raise LoadError(f"the warm-up's example was answered with {reply.status}: {reply.body.decode()}")
+    return time.perf_counter() - started
 
 
 def _as_request(value: Any) -> Request:

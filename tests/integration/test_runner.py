@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -418,6 +419,15 @@ def test_an_archive_works_in_its_own_folder_and_leaves_nothing(make_mar, process
             assert Path(folder).stat().st_mode & 0o77 == 0
         assert not {"handler", "helper", "package", "added"} & sys.modules.keys()
     assert not Path(folder).exists()
+
+
+def test_a_runner_that_nobody_closes_leaves_no_folder(make_mar):
+    runner = HandlerRunner.from_mar(make_mar(ECHO))
+    folder = runner._place.folder
+    assert folder.exists()
+    del runner
+    gc.collect()
+    assert not folder.exists()
 
 
 def test_two_archives_with_the_same_module_names_do_not_meet(make_mar, process):

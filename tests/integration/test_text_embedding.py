@@ -360,6 +360,21 @@ def test_a_tokenizer_without_special_tokens_and_a_text_without_words(tmp_path):
     assert "no token" in answers[1][1]["error"]["message"]
 
 
+def test_texts_that_are_refused_are_tokenized_with_the_others_once(tmp_path, monkeypatch):
+    """A search for them would tokenize long texts again and again, until the others of the batch are given up."""
+    handler, calls = load(save_encoder(tmp_path)), []
+    monkeypatch.setattr(
+        handler,
+        "tokenize",
+        lambda texts, limit: calls.append(len(texts)) or type(handler).tokenize(handler, texts, limit),
+    )
+    long = {"inputs": ["a cat " * 100, "the cat " * 100] * 8, "parameters": {"truncate": False}}
+    unknown = {"inputs": "a cat", "parameters": {"prompt_name": "none"}}
+    answers = ask(handler, ["a cat", long, unknown, "the dog"])
+    assert [status for status, _ in answers] == [200, 422, 422, 200]
+    assert calls == [4]  # identical items once; what is wrong by its parameters not at all
+
+
 def test_a_model_trained_on_lower_case_gets_it(tmp_path):
     save_sentence_files(
         save_encoder(tmp_path), pooling={"pooling_mode": "mean"}, sentence_bert_config={"do_lower_case": True}

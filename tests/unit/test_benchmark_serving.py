@@ -9,6 +9,7 @@ from statistics import median
 import _tables
 import pytest
 import serving
+import worker_profile
 from _bench import Case, Run, request_for
 from _systems import ALONE, EXPERT, KINDS, NOTHING_SET, RECOMMENDED, System, sweep
 from load import Load, split_requests
@@ -70,7 +71,8 @@ def test_a_load_measures_whole_rounds_after_its_warm_up(clock):
             load.answered(clock.now)
             sent.append(load.next_request())
         assert sent.pop() is None
-        load.answered(99.0)  # what was on its way is waited for
+        assert not load.done.done(), "one is still on its way"
+        load.answered(99.0)
         await load.done
         return load.figures(), sent
 
@@ -84,11 +86,11 @@ def test_a_load_measures_whole_rounds_after_its_warm_up(clock):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_sweep_has_other_settings_every_time(kind):
-    for full in (False, True):
-        systems = sweep(kind, 2, full=full)
+    for size in ("small", "large"):
+        systems = sweep(kind, 2, size)
         assert len({system.name for system in systems}) == len(systems) > 3
         assert {(system.workers, system.threads) for system in systems} == {(1, 2), (2, 1)}
-    assert {(system.workers, system.threads) for system in sweep(kind, 1, full=False)} == {(1, 1)}
+    assert {(system.workers, system.threads) for system in sweep(kind, 1, "small")} == {(1, 1)}
 
 
 def test_a_system_says_what_it_is():
@@ -150,3 +152,26 @@ def test_the_chart_shows_every_system(figures, tmp_path):
     drawn = file.read_text()
     assert drawn.count("<!-- padded to the longest") == 1
     assert "<!-- tsbatch, packed" in drawn
+
+
+def test_a_look_counts_for_the_outermost_part_it_is_in():
+    loop = (
+        "thread (1): MainThread;run (ts/worker.py:1);serve_batch (tsbatch/torchserve.py:1);process (tsbatch/loop.py:1)"
+    )
+    recorded = "\n".join(
+        [
+            f"{loop};inference (tsbatch/tasks/text_embedding.py:1);forward (bert.py:1) 850",
+            f"{loop};preprocess (tsbatch/tasks/text_embedding.py:1);encode (x.py:1) 20",
+            f"{loop} 30",
+            "thread (1): MainThread;run (ts/worker.py:1);retrieve_msg (ts/protocol/otf_message_handler.py:1) 60",
+            "thread (1): MainThread;run (ts/worker.py:1) 40",
+            "thread (2): Thread-1;wait (threading.py:1) 1000",
+        ]
+    )
+    assert worker_profile.shares(recorded) == {
+        "forward pass": 0.85,
+        "waiting for the next batch and reading it": 0.06,
+        worker_profile.OTHER: 0.04,
+        "the loop itself": 0.03,
+        "tokenising": 0.02,
+    }

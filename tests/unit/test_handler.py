@@ -96,7 +96,6 @@ def test_the_users_own_section():
     assert load(Declared).options == Options()
     assert "handler.topp does not exist; did you mean 'top'" in failure(Declared, config={"handler": {"topp": 1}})
     assert load(config={"handler": {"any": 1}}).options == {"any": 1}
-    assert load(config={"handler": ["no mapping"]}).options == {}
 
 
 def test_wrong_settings_stop_the_load():
@@ -203,3 +202,9 @@ def test_a_stage_with_the_wrong_number_of_arguments(names):
     scope = {}
     exec(f"def {name}{signature}: return None", scope)
     assert f"write: def {name}(self, " in failure(type("Old", (Plain,), {name: scope[name]}))
+
+
+@pytest.mark.parametrize("section", [[1], "x", 3])
+def test_a_handler_section_that_is_none_is_refused(tmp_path, section):
+    with pytest.raises(SettingsError, match="handler: expected keys and values"):
+        BatchHandler().load(ModelContext(model_dir=tmp_path, config={"handler": section}))

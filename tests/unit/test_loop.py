@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from tsbatch.context import ModelContext
+from tsbatch.errors import Unprocessable
 from tsbatch.handler import BatchHandler
 from tsbatch.request import Request
 from tsbatch.response import ListSink
@@ -200,3 +202,44 @@ def test_replies_go_to_the_index_of_their_request():
     sink = ListSink(2)
     handler.run_batch(requests, sink)
     assert [reply.body for reply in sink.replies] == [b"2", b"1"]
+
+
+def test_an_error_in_an_items_place_fails_its_request_without_a_search():
+    class Picky(Texts):
+        calls = 0
+
+        def preprocess(self, items):
+            self.calls += 1
+            features = super().preprocess(items)
+            return [
+                Unprocessable("bad") if item.value == "bad" else feature
+                for item, feature in zip(items, features, strict=True)
+            ]
+
+        def postprocess(self, outputs, items):
+            return [Unprocessable("odd") if output == 5 else int(output) for output in outputs]
+
+    handler = load(Picky)
+    _, replies = run(handler, ["a", "bad", ["abc", "bad"], "12345", "abcd"])
+    assert [reply.status for reply in replies] == [200, 422, 422, 422, 200]
+    assert handler.calls == 1
+    assert [b'"preprocess"' in reply.body for reply in replies] == [False, True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    "broken, says",
+    [
+        ({"headers": {"X-Long": "y" * 40_000}}, b"headers have"),
+        ({"content_type": "a" * 40_000}, b"headers have"),
+        ({"content_type": None}, b"content type"),
+    ],
+)
+def test_headers_that_would_end_the_worker_fail_their_request_alone(broken, says):
+    class Long(Texts):
+        def encode_response(self, results, request):
+            reply = super().encode_response(results, request)
+            return replace(reply, **broken) if request.index == 1 else reply
+
+    _, replies = run(load(Long), ["a", "b"])
+    assert replies[0].status == 200
+    assert (replies[1].status, says in replies[1].body) == (500, True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import time
 from urllib.parse import quote
 
 import pytest
@@ -295,3 +296,14 @@ def test_any_text_survives(text):
     )
     for request in shapes:
         assert texts(request).values == [text], quote(text)
+
+
+@pytest.mark.parametrize(
+    "body", [{f"inputz{number}": number for number in range(200_000)}, {"inputs": "a", "p" * 5_000_000: 1}]
+)
+def test_many_or_long_wrong_keys_cost_next_to_nothing(body):
+    started = time.process_time()
+    with pytest.raises(BadRequest) as caught:
+        texts(raw(body, JSON))
+    assert time.process_time() - started < 0.3
+    assert len(caught.value.message) < 400

@@ -112,3 +112,8 @@ def test_tensors_move_to_the_device_wherever_they_are():
     assert moved["b"][1][1] == "text"
     same = [torch.ones(1)]
     assert to_device(same, torch.device("cpu")) is same
+
+
+def test_a_device_that_holds_no_numbers_is_refused():
+    with pytest.raises(SettingsError, match="'meta' cannot be used here"):
+        pick_device("meta", None)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import Literal
 
 import pytest
 from pydantic import BaseModel, ValidationError
 
+import tsbatch
 from tsbatch.errors import SettingsError, Unprocessable
 from tsbatch.settings import Section, Settings, load_settings, parse_parameters, parse_section
 
@@ -166,6 +168,21 @@ def test_wrong_parameters_are_the_clients_fault(given, part):
     assert part in caught.value.message
 
 
+def test_a_hundred_thousand_wrong_parameters_cost_next_to_nothing():
+    given = {f"dimensions{number}" + "s" * 1000: number for number in range(20_000)}
+    started = time.process_time()
+    with pytest.raises(Unprocessable, match="and 19994 more") as caught:
+        parse_parameters(Wish, given)
+    assert time.process_time() - started < 0.5
+    assert len(caught.value.message) < 1500
+
+
+def test_an_error_repeats_only_the_beginning_of_a_long_value():
+    with pytest.raises(Unprocessable, match="valid integer") as caught:
+        parse_parameters(Wish, {"dimensions": ["secret" * 1000] * 1000})
+    assert len(caught.value.message) < 700
+
+
 class Inner(Section):
     depth: int = 1
 
@@ -180,3 +197,23 @@ def test_a_class_of_the_users_own_with_nested_parts():
         parse_parameters(Loose, {"inner": {"dept": 2}})
     with pytest.raises(Unprocessable, match=r"parameters\.names\.a\.dept does not exist"):
         parse_parameters(Loose, {"names": {"a": {"dept": 2}}})
+
+
+@pytest.mark.parametrize("version", ["99.0.0", "0.99", "1.0"])
+def test_an_archive_of_a_newer_tsbatch_is_refused(version):
+    with pytest.raises(SettingsError, match=f"made by tsbatch {version}.*pip install 'tsbatch>={version}'"):
+        load_settings({"tsbatch": {"version": version}})
+
+
+@pytest.mark.parametrize("version", [tsbatch.__version__, "0.0.9", "0.1.99", "odd"])
+def test_an_archive_of_this_or_an_older_tsbatch_loads(version):
+    assert load_settings({"tsbatch": {"version": version}}).version == version
+
+
+@pytest.mark.parametrize(
+    "section",
+    [{"threads": True}, {"limits": {"items": True}}, {"trust_remote_code": "yes"}, {"limits": {"items": "3"}}],
+)
+def test_nothing_is_taken_for_what_it_is_not(section):
+    with pytest.raises(SettingsError):
+        load_settings({"tsbatch": section})

@@ -162,15 +162,25 @@ def write(archive: Archive, output_dir: Path, *, force: bool = False, on_bytes: 
     Raises:
         UsageError: it exists, or a file cannot be read or written.
     """
-    target = output_dir / f"{archive.name}.mar"
-    if target.exists() and not force:
-        raise UsageError(f"{target} exists; replace it with --force, or choose another --name or --output")
+    target = free_target(archive, output_dir, force=force)
     try:
         output_dir.mkdir(parents=True, exist_ok=True)
         with appearing(target) as stream:
             write_zip(archive.files, stream, on_bytes)
     except OSError as error:
         raise UsageError(f"{target}: cannot be written: {error}") from None
+    return target
+
+
+def free_target(archive: Archive, output_dir: Path, *, force: bool) -> Path:
+    """Where the archive is to be written.
+
+    Raises:
+        UsageError: it exists and ``force`` is false.
+    """
+    target = output_dir / f"{archive.name}.mar"
+    if target.exists() and not force:
+        raise UsageError(f"{target} exists; replace it with --force, or choose another --name or --output")
     return target
 
 

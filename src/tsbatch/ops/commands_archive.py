@@ -14,7 +14,7 @@ import typer
 
 from tsbatch.errors import UsageError
 from tsbatch.ops import console, mar_file
-from tsbatch.ops.archive import Archive, plan, write
+from tsbatch.ops.archive import Archive, free_target, plan, write
 from tsbatch.ops.handler_files import entry_file
 from tsbatch.ops.model_config import DEFAULTS, ModelConfig, read
 
@@ -121,6 +121,7 @@ def _aux(pairs: Sequence[str]) -> dict[str, Path]:
 
 
 def _write(archive: Archive, output: Path, *, force: bool) -> tuple[Path, str]:
+    free_target(archive, output, force=force)  # before anything moves
     with console.progress(f"packing {archive.name}.mar (MB)", total=round(2 * archive.size / MEGABYTE)) as step:
         path = write(archive, output, force=force, on_bytes=lambda count: step.advance(count / MEGABYTE))
         digest = mar_file.sha256(path, on_bytes=lambda count: step.advance(count / MEGABYTE))

@@ -13,6 +13,7 @@ import typer
 
 from tsbatch.errors import UsageError
 from tsbatch.ops import console
+from tsbatch.ops.model_source import ModelSource
 
 PANEL = "Develop"
 SCHEMA = 1
@@ -59,9 +60,12 @@ def run_command(
 def _check_paths(mar: Path, data: str, output: str) -> None:
     if not mar.exists():
         raise UsageError(f"{mar}: there is no such archive")
+    ModelSource.parse(mar)
     if data != STANDARD and not Path(data).is_file():
         raise UsageError(f"{data}: there is no such file; --data takes a file with one request a line, or - for stdin")
     if output != STANDARD:
+        if Path(output).is_dir():
+            raise UsageError(f"{output}: is a folder; --output takes the file for the answers")
         if not Path(output).absolute().parent.is_dir():
             raise UsageError(f"{output}: there is no folder {Path(output).absolute().parent}")
         if data != STANDARD and Path(output).resolve() == Path(data).resolve():

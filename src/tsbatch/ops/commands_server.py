@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 
@@ -209,17 +210,29 @@ def target(name: str, server: str | None) -> Iterator[tuple[Management, Instance
     """The server a command is for: an instance of ours, or the address of another one.
 
     Raises:
-        UsageError: when there is no such instance, or the address is none.
+        UsageError: when there is no such instance, the address is none, or TSBATCH_TOKEN cannot be a token.
     """
     if server is None:
         instance = reach(name)
         with instance.management() as management:
             yield management, instance
         return
-    if not server.startswith(("http://", "https://")):
+    if not is_address(server):
         raise UsageError(f"--server is {server}; expected a management address like http://127.0.0.1:8081")
-    with Management(server, FixedToken(os.environ.get("TSBATCH_TOKEN"))) as management:
+    token = os.environ.get("TSBATCH_TOKEN")
+    if token and not (token.isascii() and token.isprintable()):
+        raise UsageError("TSBATCH_TOKEN holds a line break or another character that no token has")
+    with Management(server, FixedToken(token)) as management:
         yield management, None
+
+
+def is_address(text: str) -> bool:
+    """Whether ``text`` is an address of HTTP, its port included."""
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a bracket that is not closed, a port over 65535
+        return False
 
 
 @contextlib.contextmanager

@@ -36,14 +36,16 @@ class ModelSource:
         """``FILE`` or ``NAME=FILE``.
 
         Raises:
-            UsageError: when there is no such file.
+            UsageError: when there is no such file, or it is no archive.
         """
         whole = Path(text)
         alias, equals, rest = str(text).partition("=")
         path, name = (Path(rest), alias) if equals and not whole.exists() else (whole, None)
         if not path.exists():
             raise UsageError(f"no such archive: {path}")
-        return cls(path.absolute(), name)
+        source = cls(path.absolute(), name)
+        source._manifest()  # a server would tell it late, and in other words
+        return source
 
     @property
     def name(self) -> str:

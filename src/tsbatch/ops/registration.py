@@ -141,7 +141,7 @@ def url_of(archive: str, instance: Instance | None, management: Management) -> s
         if path.name == archive and (instance.model_store / archive).exists():
             return archive
         raise UsageError(f"no such archive: {archive} (looked here and in the model store {instance.model_store})")
-    source = ModelSource(path.absolute())
+    source = ModelSource.parse(path)
     if source.path.parent.resolve() == instance.model_store.resolve():
         return path.name
     if instance.private_store:

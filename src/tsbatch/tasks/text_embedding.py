@@ -21,7 +21,7 @@ import torch
 from pydantic import Field
 
 from tsbatch.errors import SettingsError, Unprocessable
-from tsbatch.request import Item
+from tsbatch.request import Item, Request
 from tsbatch.settings import Section
 from tsbatch.tasks.pooling import POOLINGS, Head, read_head
 from tsbatch.tasks.text import TextHandler
@@ -84,21 +84,29 @@ class TextEmbeddingHandler(TextHandler):
         self.max_length = options.max_length or min(head.max_length or most, most)
         self._prefixes = dict(head.prompts)
 
+    def decode_request(self, request: Request) -> list[Item]:
+        """The items of one request, with prompts that this model has."""
+        items = super().decode_request(request)
+        for item in items:
+            self._prefix(item.parameters)
+        return items
+
     def preprocess(self, items: Sequence[Item]) -> list[Any]:
-        """Texts to token ids, one array an item."""
+        """Texts to token ids: one array an item, or its error, since a search would cost all the tokens again."""
         texts = [self._prefix(item.parameters) + item.value for item in items]
         if self.head.lower:
             texts = [text.lower() for text in texts]
-        features, counts = self.tokenize(texts, self.max_length)
-        for item, count in zip(items, counts, strict=True):
+        tokens, counts = self.tokenize(texts, self.max_length)
+        features: list[Any] = list(tokens)
+        for place, (item, count) in enumerate(zip(items, counts, strict=True)):
             if count == 0:
-                raise Unprocessable("the text has no token", expected="a text with at least one word")
-            if count > self.max_length:
-                if not item.parameters.truncate:
-                    raise Unprocessable(
-                        f"the text has {count} tokens, over the model's {self.max_length}",
-                        expected='a shorter text, or {"parameters": {"truncate": true}}',
-                    )
+                features[place] = Unprocessable("the text has no token", expected="a text with at least one word")
+            elif count > self.max_length and not item.parameters.truncate:
+                features[place] = Unprocessable(
+                    f"the text has {count} tokens, over the model's {self.max_length}",
+                    expected='a shorter text, or {"parameters": {"truncate": true}}',
+                )
+            elif count > self.max_length:
                 item.state = {"tokens": count, "kept": self.max_length}
         return features
 

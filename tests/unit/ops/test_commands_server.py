@@ -26,6 +26,10 @@ def test_every_verb_is_there(verb, capsys):
         (["models"], "no server named 'default' is running"),
         (["register", "x.mar", "--batch-size", "0"], "--batch-size"),
         (["register", "x.mar", "--server", "localhost:8081"], "expected a management address like http://"),
+        (["models", "--server", "http://[::1"], "expected a management address like http://"),
+        (["models", "--server", "http://127.0.0.1:99999"], "expected a management address like http://"),
+        (["serve", "--models", __file__], f"{__file__} is no model archive"),
+        (["serve", "--models", "x" * 5000], "File name too long"),
         (["scale", "m", "--workers", "-1"], "--workers"),
     ],
 )
@@ -35,6 +39,13 @@ def test_wrong_usage_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys, 
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("token", ["a\nb", "é"])
+def test_a_token_that_cannot_be_one(monkeypatch, capsys, token):
+    monkeypatch.setenv("TSBATCH_TOKEN", token)
+    assert main(["models", "--server", "http://127.0.0.1:1"]) == 2
+    assert capsys.readouterr().err.startswith("tsbatch: TSBATCH_TOKEN holds")
 
 
 def test_stop_all_when_there_is_none(tmp_path, monkeypatch, capsys):
