@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -139,18 +139,9 @@ class Bench:
         address = urlsplit(self.server.inference_address)
         fields = {"Host": address.netloc, "Content-Type": "application/json", **self.server.headers("inference")}
         path = f"/predictions/{system.name}"
-        requests = b"".join(request_for(path, fields, text) for text in self.texts[case.corpus])
-        command = [sys.executable, str(LOAD), str(address.hostname), str(address.port)]
-        command += ["--requests", str(case.round_size), "--connections", str(case.clients)]
-        command += ["--warm-up", str(max(case.clients, 4)), "--seconds", str(case.seconds)]
-        with tempfile.TemporaryFile() as file:
-            file.write(requests)
-            file.seek(0)
-            with subprocess.Popen(command, stdin=file, stdout=subprocess.PIPE) as load:
-                try:
-                    yield load
-                finally:
-                    load.kill()
+        requests = [request_for(path, fields, {"inputs": text}) for text in self.texts[case.corpus]]
+        with load_on(address.netloc, requests, case) as load:
+            yield load
 
     def _cpu(self) -> tuple[float, float]:
         """CPU seconds so far of all workers together, and of Java."""
@@ -159,8 +150,25 @@ class Bench:
         return sum(times.user + times.system for times in children), sum(java.cpu_times()[:2])
 
 
-def request_for(path: str, fields: dict[str, str], text: str) -> bytes:
-    """A whole request that sends ``text``."""
-    body = json.dumps({"inputs": text}).encode()
-    head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+@contextmanager
+def load_on(address: str, requests: Sequence[bytes], case: Case) -> Iterator[subprocess.Popen[bytes]]:
+    """The process that sends these requests, head and body, to ``address``; it is gone in the end."""
+    host, _, port = address.partition(":")
+    command = [sys.executable, str(LOAD), host, port]
+    command += ["--requests", str(case.round_size), "--connections", str(case.clients)]
+    command += ["--warm-up", str(max(case.clients, 4)), "--seconds", str(case.seconds)]
+    with tempfile.TemporaryFile() as file:
+        file.write(b"".join(requests))
+        file.seek(0)
+        with subprocess.Popen(command, stdin=file, stdout=subprocess.PIPE) as load:
+            try:
+                yield load
+            finally:
+                load.kill()
+
+
+def request_for(path: str, fields: Mapping[str, str], value: Any) -> bytes:
+    """A whole request that sends ``value`` as JSON."""
+    body = json.dumps(value).encode()
+    head = "".join(f"{name}: {text}\r\n" for name, text in fields.items())
     return f"POST {path} HTTP/1.1\r\n{head}Content-Length: {len(body)}\r\n\r\n".encode() + body

@@ -11,12 +11,13 @@ import importlib.util
 import math
 import random
 import re
-from _statistics import in_blocks
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import NormalDist
 from typing import Final
+
+from _ratios import in_blocks
 
 ARTICLES: Final = 400
 """Out of 2,225: enough for every length, and quick to tokenise."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
-from _statistics import Spread, ratios
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from _ratios import Spread, ratios
 from _systems import ALONE, EIGHT, EXPERT, KINDS, NOTHING_SET, ONE_WORKER, PADDED_32, RECOMMENDED, System
 
 Rows = Sequence[Mapping[str, Any]]

@@ -36,6 +36,7 @@ import psutil
 from tsbatch.ops.archive import package
 from tsbatch.ops.model_config import ModelConfig
 from tsbatch.ops.server import Server, ServerError
+from tsbatch.ops.signals import end_on_signals
 
 MODEL = "closing"
 HANDLER = '''
@@ -283,7 +284,8 @@ def main(words: list[str]) -> int:
     folder = Path(tempfile.mkdtemp(prefix="tsbatch-closing-"))
     try:
         bench = Bench(folder)
-        rows = [bench.row(way, state, chosen.tries, say) for way, state in cells(chosen.way or WAYS)]
+        with end_on_signals():
+            rows = [bench.row(way, state, chosen.tries, say) for way, state in cells(chosen.way or WAYS)]
     finally:
         shutil.rmtree(folder)
     figures: dict[str, Any] = {"schema": 1, "tries": chosen.tries, "rows": [asdict(row) for row in rows]}

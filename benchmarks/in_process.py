@@ -16,7 +16,6 @@ import os
 import subprocess
 import sys
 import time
-from _statistics import Spread, turn
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from _corpus import corpora, minilm_tokens
+from _ratios import Spread, turn
 from _systems import model_dir
 
 if TYPE_CHECKING:

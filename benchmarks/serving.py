@@ -20,7 +20,6 @@ import os
 import sys
 import tempfile
 import time
-from _statistics import turn
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -29,6 +28,7 @@ from typing import Any, Final
 import _tables
 from _bench import Bench, Case, Run
 from _corpus import LENGTHS, corpora, minilm_tokens
+from _ratios import turn
 from _systems import (
     ALONE,
     EIGHT,

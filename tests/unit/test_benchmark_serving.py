@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import _statistics
 import json
 from statistics import median
 
+import _ratios
 import _tables
 import pytest
 import serving
@@ -17,15 +17,15 @@ from load import Load, split_requests
 
 def test_a_ratio_is_made_within_its_turn():
     # The machine got twice as fast on the way.
-    spread = _statistics.ratios([100, 200, 180], [50, 100, 120])
+    spread = _ratios.ratios([100, 200, 180], [50, 100, 120])
     assert (spread.median, spread.least, spread.most) == (2.0, 1.5, 2.0)
     assert spread.text() == "2.00 (1.50 to 2.00)"
     with pytest.raises(ValueError, match="zip"):
-        _statistics.ratios([1, 2], [1])
+        _ratios.ratios([1, 2], [1])
 
 
 def test_turns_go_there_and_back():
-    assert [_statistics.turn("abc", number) for number in range(3)] == [
+    assert [_ratios.turn("abc", number) for number in range(3)] == [
         ["a", "b", "c"],
         ["c", "b", "a"],
         ["a", "b", "c"],
@@ -33,15 +33,16 @@ def test_turns_go_there_and_back():
 
 
 def test_blocks_are_dealt_out_like_cards():
-    assert _statistics.in_blocks([1, 2, 3, 4, 5, 6], 3) == [[1, 3, 5], [2, 4, 6]]
+    assert _ratios.in_blocks([1, 2, 3, 4, 5, 6], 3) == [[1, 3, 5], [2, 4, 6]]
     with pytest.raises(ValueError, match="7 cannot be cut into blocks of 3"):
-        _statistics.in_blocks([1] * 7, 3)
+        _ratios.in_blocks([1] * 7, 3)
 
 
 def test_requests_survive_the_pipe():
     fields = {"Host": "here", "Authorization": "Bearer x"}
     whole = [
-        request_for("/predictions/m", fields, text) for text in ("short", "zwölf\r\n\r\nContent-Length: 3\r\n\r\n", "")
+        request_for("/predictions/m", fields, {"inputs": text})
+        for text in ("short", "zwölf\r\n\r\nContent-Length: 3\r\n\r\n", "")
     ]
     assert list(split_requests(b"".join(whole))) == whole
     head, _, body = whole[0].partition(b"\r\n\r\n")
