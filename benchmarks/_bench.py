@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,6 +19,7 @@ from _systems import System
 
 from tsbatch.ops.registration import register
 from tsbatch.ops.server import Server
+from tsbatch.ops.signals import end_on_signals
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -92,13 +93,16 @@ class Bench:
         self.folder, self.texts, self.say = folder, texts, say
         self.up: dict[str, System] = {}
         queue = {"job_queue_size": "1000", "enable_model_api": "true"}
+        self._ends = ExitStack()
+        self._ends.enter_context(end_on_signals())
         self.server = Server.start(name=f"serving-{os.getpid()}", properties=queue, env={"HF_HUB_OFFLINE": "1"})
+        self._ends.callback(self.server.stop)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.server.stop()
+        self._ends.close()
 
     def start(self, system: System) -> None:
         """Have the system's workers READY."""

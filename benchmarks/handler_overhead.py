@@ -27,6 +27,7 @@ from urllib.parse import urlsplit
 from tsbatch.ops.archive import package
 from tsbatch.ops.model_config import ModelConfig
 from tsbatch.ops.server import Server
+from tsbatch.ops.signals import end_on_signals
 
 CONNECTIONS = 64
 BATCH_SIZE = 32
@@ -112,7 +113,10 @@ def measure(turns: int, requests: int, warm_up: int, say: Say) -> Comparison:
     """Run both handlers on one server, ``turns`` times each."""
     with tempfile.TemporaryDirectory(prefix="tsbatch-benchmark-") as folder:
         archives = [archive(Path(folder), name, source) for name, source in HANDLERS.items()]
-        with Server.start(models=archives, name=f"benchmark-{os.getpid()}", on_progress=say) as server:
+        with (
+            end_on_signals(),
+            Server.start(models=archives, name=f"benchmark-{os.getpid()}", on_progress=say) as server,
+        ):
             say(f"warming up with {warm_up} requests")
             for name in HANDLERS:
                 rate(server, name, warm_up // len(HANDLERS))
