@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from pathlib import Path
 
@@ -17,6 +18,12 @@ for name in [name for name in os.environ if name.startswith(FOREIGN)]:
     del os.environ[name]
 # Before anything imports huggingface_hub, which reads it once.
 os.environ["HF_HUB_OFFLINE"] = "1"
+
+# A shell ignores these for what it starts in the background, and every program started from here would too.
+for ignored in ("SIGINT", "SIGQUIT"):
+    number = getattr(signal, ignored, None)
+    if number is not None and signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.default_int_handler if ignored == "SIGINT" else signal.SIG_DFL)
 
 settings.register_profile("tsbatch", deadline=None, derandomize=bool(os.environ.get("CI")), print_blob=True)
 settings.load_profile("tsbatch")
