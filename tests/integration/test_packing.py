@@ -33,11 +33,9 @@ HEADS = ["Model", "ForSequenceClassification", "ForTokenClassification", "ForQue
 
 def build(kind, head="Model", **config):
     """A small model whose weights are scaled so that a wrong attention shows in its answers."""
-    cls, settings = getattr(transformers, f"{kind}{head}", None), getattr(transformers, f"{kind}Config", None)
-    if cls is None or settings is None:
-        pytest.skip(f"this transformers has no {kind}{head}")
     torch.manual_seed(0)
-    model = cls(settings(**SIZES, **config)).eval()
+    settings = getattr(transformers, f"{kind}Config")(**SIZES, **config)
+    model = getattr(transformers, f"{kind}{head}")(settings).eval()
     for parameter in model.parameters():
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=0.3)
@@ -58,8 +56,11 @@ def fields(output):
     return {name: value for name, value in output.items() if isinstance(value, torch.Tensor)}
 
 
-@pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("kind", ARCHITECTURES)
+# transformers has no NomicBertForQuestionAnswering.
+CASES = [(kind, head) for kind in ARCHITECTURES for head in HEADS if (kind, head) != ("NomicBert", HEADS[3])]
+
+
+@pytest.mark.parametrize("kind, head", CASES)
 def test_packed_answers_equal_one_by_one(kind, head):
     model = build(kind, head, **ARCHITECTURES[kind])
     batch = batch_of(LENGTHS, model.config.pad_token_id or 0)
