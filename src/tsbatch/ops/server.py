@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Server", "ServerError", "reach"]
 
+PORT_TAKEN = "Failed to bind to address"
+"""What Java says when somebody took a port that was free when it was chosen."""
+STARTS = 3
+"""How often to start with other ports then."""
+
 
 class Server:
     """A running TorchServe; ends with everything it started when the ``with`` block is left.
@@ -73,17 +78,23 @@ class Server:
             UsageError: when a file, a name, an address or Java is not right.
             ServerError: when the server does not start, or a model cannot load.
         """
-        start = Start(
-            name=name,
-            config=config,
-            properties=properties or {},
-            model_store=model_store,
-            models=models,
-            env=env or {},
-            log_dir=log_dir,
-            tell=on_progress or (lambda _: None),
-        )
-        return cls(*start.run(timeout))
+        for tries_left in reversed(range(STARTS)):
+            start = Start(
+                name=name,
+                config=config,
+                properties=properties or {},
+                model_store=model_store,
+                models=models,
+                env=env or {},
+                log_dir=log_dir,
+                tell=on_progress or (lambda _: None),
+            )
+            try:
+                return cls(*start.run(timeout))
+            except ServerError as error:
+                if PORT_TAKEN not in str(error) or not tries_left:
+                    raise
+        raise AssertionError("the last try returns or raises")
 
     @property
     def inference_address(self) -> str:
