@@ -159,7 +159,9 @@ def every_subclass(cls):
 
 
 def test_every_error_for_clients_can_be_sent():
-    classes = [cls for cls in every_subclass(TsbatchError) if issubclass(cls, ReplyError) and cls is not Rude]
+    every = every_subclass(TsbatchError)
+    # Ours alone: other tests derive errors that cannot even be made from a message.
+    classes = [cls for cls in every if issubclass(cls, ReplyError) and cls.__module__ == "tsbatch.errors"]
     assert len(classes) > 10
     for cls in classes:
         reply = encode_error(cls("x"), plain(), MODEL)
