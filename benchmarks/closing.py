@@ -35,7 +35,7 @@ import psutil
 
 from tsbatch.ops.archive import package
 from tsbatch.ops.model_config import ModelConfig
-from tsbatch.ops.server import Server, ServerError
+from tsbatch.ops.server import Server
 from tsbatch.ops.signals import end_on_signals
 
 MODEL = "closing"
@@ -187,9 +187,7 @@ class Bench:
             if way == "unregister":
                 management.unregister(MODEL)
             elif way == "scale down":
-                # TorchServe may trip over the job it took from the worker, and has scaled down all the same.
-                with contextlib.suppress(ServerError):
-                    management.scale(MODEL, 0)
+                management.scale(MODEL, 0)
             elif way == "stop":
                 server.stop()
             elif way == "killed frontend":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -36,6 +37,9 @@ SECONDS_FOR_LAST_WORDS = 0.5
 
 SECONDS_FOR_REASON = 12
 """When they do not, the next worker says why; TorchServe starts it within two seconds."""
+
+TRIPPED = "Job.isControlCmd()"
+"""In TorchServe's answer when it trips over the job that it took from a worker it ends; asked again it is fine."""
 
 HERE = {"127.0.0.1", "localhost", "::1"}
 READY = "READY"
@@ -163,7 +167,7 @@ class Management:
             ModelNotFound: when the server has no such model or version.
             ServerError: when the server cannot be reached or fails.
         """
-        self._call(
+        self._surely(
             "PUT",
             path_of(name, version),
             seconds=None if synchronous else 60,
@@ -179,7 +183,7 @@ class Management:
             ModelNotFound: when the server has no such model or version.
             ServerError: when the server cannot be reached or fails.
         """
-        self._call("DELETE", path_of(name, version), seconds=300)
+        self._surely("DELETE", path_of(name, version), seconds=300)
 
     def follow(self) -> WorkerLog | None:
         """The server's logs from now on, where they can be read."""
@@ -222,6 +226,15 @@ class Management:
                 raise ServerError(f"the model {who} has {ready} of {wanted} workers READY after {allowed:.0f} s")
             tell(f"loading {who}: {ready} of {wanted} workers READY")
             time.sleep(SECONDS_BETWEEN_LOOKS)
+
+    def _surely(self, method: str, path: str, **options: Any) -> None:
+        try:
+            self._call(method, path, **options)
+        except ServerError as error:
+            if TRIPPED not in str(error):
+                raise
+            with suppress(ModelNotFound):  # it is gone all the same
+                self._call(method, path, **options)
 
     def _call(self, method: str, path: str, *, seconds: float | None = 60, **query: Any) -> Any:
         params = {key: value for key, value in query.items() if value is not None}

@@ -194,3 +194,27 @@ def test_the_reason_is_waited_for_when_the_last_words_are_lost(tmp_path, monkeyp
     log = WorkerLog(tmp_path)
     monkeypatch.setattr(log, "reason", lambda _name, _version: reasons.pop(0))
     assert module.last_words(log, ModelVersion("m", "1.0")) == Reason("ValueError: x")
+
+
+STUMBLE = (500, {"message": 'Cannot invoke "org.pytorch.serve.job.Job.isControlCmd()" because "job" is null'})
+"""Seen on a real server, in one of some sixty calls that end a worker."""
+
+
+def test_a_stumble_of_torchserve_while_scaling_is_asked_again(fake, api):
+    fake.answer("PUT", "/models/m", STUMBLE, (200, {}))
+    api.scale("m", 0)
+    assert [call[2]["min_worker"] for call in fake.calls] == ["0", "0"]
+
+
+def test_a_stumble_while_unregistering_is_none_when_the_model_is_gone(fake, api):
+    fake.answer("DELETE", "/models/m", STUMBLE, (404, {"message": "Model not found: m"}))
+    fake.answer("GET", "/models", (200, {"models": []}))
+    api.unregister("m")
+    assert [call[0] for call in fake.calls].count("DELETE") == 2
+
+
+def test_any_other_failure_is_told(fake, api):
+    fake.answer("PUT", "/models/m", (500, {"message": "out of memory"}))
+    with pytest.raises(ServerError, match="out of memory"):
+        api.scale("m", 0)
+    assert len(fake.calls) == 1
