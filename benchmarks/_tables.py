@@ -47,16 +47,16 @@ BEGIN: Final = "<!-- measured by benchmarks/serving.py -->"
 END: Final = "<!-- end -->"
 
 
-def into(page: str, text: str) -> str:
-    """The page with ``text`` in place of what stood between :data:`BEGIN` and :data:`END`.
+def into(page: str, text: str, begin: str = BEGIN) -> str:
+    """The page with ``text`` in place of what stood between ``begin`` and :data:`END`.
 
     Raises:
         SystemExit: the page has no such lines.
     """
-    before, begin, rest = page.partition(BEGIN)
+    before, found, rest = page.partition(begin)
     _, end, after = rest.partition(END)
-    if not end:
-        raise SystemExit(f"serving: the page has no lines {BEGIN} and {END}")
+    if not found or not end:
+        raise SystemExit(f"the page has no lines {begin} and {END}")
     return f"{before}{begin}\n{text}\n{end}{after}"
 
 

@@ -19,6 +19,8 @@ from itertools import cycle
 from statistics import mean, quantiles
 
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
+CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked\r\n", re.IGNORECASE)
+LAST_CHUNK = b"\r\n0\r\n\r\n"
 
 
 @dataclass(frozen=True)
@@ -145,8 +147,7 @@ class Connection(asyncio.Protocol):
         """Take what came; a whole answer makes room for the next request."""
         self.answer += data
         head, gap, body = self.answer.partition(b"\r\n\r\n")
-        length = LENGTH.search(head + b"\r\n")
-        if not gap or not length or len(body) < int(length[1]):
+        if not gap or not is_whole(head + b"\r\n", body):
             return
         if not head.startswith(b"HTTP/1.1 200 "):
             self.load.fail(f"got {self.answer[:300].decode('latin-1')!r}")
@@ -158,6 +159,14 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """The server hung up."""
         self.load.fail(f"the server hung up: {error}")
+
+
+def is_whole(head: bytes, body: bytes) -> bool:
+    """Whether all of an answer's body is there; with neither a length nor chunks it never is."""
+    if CHUNKED.search(head):
+        return body.endswith(LAST_CHUNK)
+    length = LENGTH.search(head)
+    return length is not None and len(body) >= int(length[1])
 
 
 async def run(

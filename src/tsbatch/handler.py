@@ -34,6 +34,7 @@ from tsbatch.context import ModelContext
 from tsbatch.contract import check_contract
 from tsbatch.errors import LoadError, NotSupported, SettingsError
 from tsbatch.loop import process
+from tsbatch.models.engines import wanted_engine
 from tsbatch.models.loading import load_any, load_weights, lock
 from tsbatch.payload import read_payload
 from tsbatch.request import Item, Request
@@ -72,6 +73,8 @@ class BatchHandler(torchserve.BaseHandler):
     """How deeply one item is nested in JSON: 0 for a string, 1 for a vector. None: a list is always several items."""
     deterministic: ClassVar[bool] = False
     """The answer depends on value and parameters alone, so that identical items may be computed once."""
+    takes_engines: ClassVar[bool] = False
+    """``tsbatch.engine`` and ``tsbatch.dtype`` mean something: :meth:`start_engine` obeys them."""
     parameters_class: ClassVar[type[BaseModel] | None] = None
     """A pydantic class for the parameters of a request; an unknown or wrong one is then a 422, and ``item.parameters``
     an instance. None leaves them a mapping, unchecked."""
@@ -121,6 +124,7 @@ class BatchHandler(torchserve.BaseHandler):
         self.device = pick_device(self.settings.device, context.gpu_id)
         self.threads = ThreadShare(self.settings.threads, context.config, usable_cores())
         self.threads.refresh()
+        self.engine = wanted_engine(self.settings, self.device, any_engine=self.takes_engines)
         self._model_section = context.manifest
         self.aux = load_auxiliary(self.settings.aux, context.model_dir)
         self.model = self._step("load_model", self.load_model)
@@ -128,6 +132,7 @@ class BatchHandler(torchserve.BaseHandler):
         lock(self.model)
         self._step("prepare", self.prepare)
         self.choice = self._step("choose_batching", self.choose_batching)
+        self._step("start_engine", self.start_engine)
         self._closer.allow(context.config.get("responseTimeout"))
         close_when_told(self.close)
         self.initialized = True
@@ -166,6 +171,9 @@ class BatchHandler(torchserve.BaseHandler):
             return Choice("padded", "asked for in model-config.yaml")
         reason = "this handler does not pack" if asked == "auto" else "asked for in model-config.yaml"
         return Choice("bucketed", reason)
+
+    def start_engine(self) -> None:
+        """Have ``self.engine`` compute the model; called last, so that packing is proven on the model as it is."""
 
     def examples(self) -> Sequence[Any]:
         """Item values for the warm-up, of the shapes that clients send. None means no warm-up."""
@@ -294,6 +302,7 @@ class BatchHandler(torchserve.BaseHandler):
             "tsbatch": __version__,
             "model": {"name": self.identity.name, "version": self.identity.version},
             "device": str(self.device),
+            "engine": {"name": self.settings.engine, "dtype": self.settings.dtype},
             "threads": torch.get_num_threads(),
             "batch_size": self.batch_size,
             "batching": {"mode": self.choice.mode, "reason": self.choice.reason, "memory_cap": self.memory.limit},

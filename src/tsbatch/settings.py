@@ -35,6 +35,9 @@ MAX_PROBLEMS = 6
 MAX_KEY = 60
 """Characters of a wrong key that a message repeats."""
 
+Dtype = Literal["auto", "float32", "bfloat16", "float16", "int8"]
+"""What numbers a model computes with; auto: those that it was saved in."""
+
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 _brief = reprlib.Repr()
@@ -90,6 +93,8 @@ class Settings(Section):
     schema_version: Literal[1] = Field(default=1, alias="schema")
     version: str | None = Field(default=None, description="the tsbatch that made the archive")
     task: str | None = Field(default=None, description="the ready-made task, for reports; the handler decides")
+    engine: str = Field(default="eager", description="what computes the model; tsbatch package --engine auto measures")
+    dtype: Dtype = Field(default="auto", description="what numbers the engine computes with; auto: as it was saved")
     device: str = Field(default="auto", description="auto, cpu, cuda or cuda:N")
     threads: int | Literal["auto"] = Field(default="auto", description="torch threads of one worker")
     trust_remote_code: bool = Field(default=False, description="run Python code found in the model folder")

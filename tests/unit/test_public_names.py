@@ -15,6 +15,8 @@ import tsbatch
 ROOT = Path(__file__).resolve().parents[2]
 CORE_MAY_IMPORT = {
     "numpy",
+    "onnxruntime",
+    "openvino",
     "orjson",
     "pydantic",
     "safetensors",

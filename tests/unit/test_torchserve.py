@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import struct
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -13,7 +16,6 @@ import torch
 import ts.context
 from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 from ts.protocol.otf_message_handler import create_predict_response
-from ts.torch_handler.base_handler import BaseHandler
 
 import tsbatch
 from tsbatch.context import ModelContext
@@ -81,7 +83,19 @@ def echo():
 
 
 def test_a_handler_is_a_handler_of_torchserve():
+    from ts.torch_handler.base_handler import BaseHandler
+
     assert issubclass(BatchHandler, BaseHandler)
+
+
+def test_a_worker_does_not_import_the_compilers_that_torchserve_would(tmp_path):
+    (tmp_path / "openvino").mkdir()
+    (tmp_path / "openvino" / "__init__.py").touch()
+    (tmp_path / "openvino" / "torch.py").write_text("print('loaded')")
+    program = "import tsbatch.torchserve as t; print(t.BaseHandler.__module__); import openvino.torch"
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True)
+    assert done.stdout.split() == ["ts.torch_handler.base_handler", "loaded"], done.stderr
 
 
 def test_the_stand_in_has_what_a_handler_needs():

@@ -43,16 +43,24 @@ def test_examples_run_alone_and_in_batches_up_to_a_full_one(tmp_path):
     assert loaded(Numbers(), tmp_path).batches == [[1], [1, 2], [1, 2, 3, 1]]
 
 
-def test_a_slow_model_is_not_warmed_up_for_long(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "seconds, batches",
+    [
+        ([9.0, 0.0, 0.0], [[1], [1, 2], [1, 2, 3, 1]]),  # the first pass initialises and does not count
+        ([0.0, 0.1, 0.0], [[1], [1, 2], [1, 2, 3, 1]]),
+        ([0.0, 0.2, 0.0], [[1], [1, 2]]),  # the next one would take twice as long, and more than is left
+    ],
+)
+def test_a_slow_model_is_not_warmed_up_for_long(tmp_path, monkeypatch, seconds, batches):
     now = [0.0]
 
     class Slow(Numbers):
         def inference(self, tensors):
-            now[0] += 1.5
+            now[0] += seconds[len(self.batches) - 1]
             return tensors
 
     monkeypatch.setattr(warmup.time, "perf_counter", lambda: now[0])
-    assert loaded(Slow(), tmp_path).batches == [[1], [1, 2]]
+    assert loaded(Slow(), tmp_path).batches == batches
 
 
 def test_it_can_be_switched_off(tmp_path):

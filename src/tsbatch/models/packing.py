@@ -224,7 +224,7 @@ class PackedEncoder:
 
     def _pooled(self, states: torch.Tensor) -> torch.Tensor:
         pooler = self.base.pooler
-        if isinstance(pooler, torch.nn.Linear):  # ALBERT takes the first token outside of its pooler
+        if hasattr(self.base, "pooler_activation"):  # ALBERT takes the first token outside of its pooler
             pooled: torch.Tensor = self.base.pooler_activation(pooler(states[:, 0]))
         else:
             pooled = pooler(states)

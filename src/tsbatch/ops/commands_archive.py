@@ -5,8 +5,9 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,8 +16,10 @@ import typer
 from tsbatch.errors import UsageError
 from tsbatch.ops import console, mar_file
 from tsbatch.ops.archive import Archive, free_target, plan, write
+from tsbatch.ops.engine_trial import BOUND, HEADS, Trial
 from tsbatch.ops.handler_files import entry_file
 from tsbatch.ops.model_config import DEFAULTS, ModelConfig, read
+from tsbatch.settings import Dtype
 
 PANEL = "Archive"
 SCHEMA = 1
@@ -59,6 +62,11 @@ def package_command(
         int | None, _number("Seconds a worker may take to load.", "startupTimeout", " + 30 a gigabyte")
     ] = None,
     threads: Annotated[str | None, typer.Option(help="Torch threads of one worker: auto, or a number.")] = None,
+    engine: Annotated[str | None, typer.Option(help="What computes the model; auto tries all on this machine.")] = None,
+    dtype: Annotated[Dtype | None, typer.Option(help="What numbers it computes with; with auto: only these.")] = None,
+    engine_bound: Annotated[
+        float, typer.Option(help="Least agreement (cosine) with eager float32.", min=0.0, max=1.0)
+    ] = BOUND,
     config: Annotated[Path | None, typer.Option(help="A model-config.yaml to start from.")] = None,
     aux: Annotated[list[str] | None, typer.Option(help="NAME=FILE, read once into self.aux; may be repeated.")] = None,
     extra: Annotated[list[Path] | None, typer.Option(help="A further file or folder; may be repeated.")] = None,
@@ -87,11 +95,13 @@ def package_command(
         extra=extra or (),
         requirements=requirements,
     )
-    path, digest = _write(archive, output, force=force)
-    if as_json:
-        console.emit_json(_report(archive, path, digest))
-    else:
-        _tell(archive, path, digest)
+    free_target(archive, output, force=force)  # before anything moves
+    with _engine(archive, engine, dtype, engine_bound) as (archive, trials):
+        path, digest = _write(archive, output, force=force)
+        if as_json:
+            console.emit_json({**_report(archive, path, digest), "engines": [asdict(trial) for trial in trials]})
+        else:
+            _tell(archive, path, digest, trials)
 
 
 def _number(text: str, key: str, more: str = "") -> Any:
@@ -120,8 +130,28 @@ def _aux(pairs: Sequence[str]) -> dict[str, Path]:
     return files
 
 
+@contextmanager
+def _engine(
+    archive: Archive, engine: str | None, dtype: Dtype | None, bound: float
+) -> Iterator[tuple[Archive, list[Trial]]]:
+    """The archive with the engine that was asked for, here or in its YAML; as it is when none was."""
+    own = archive.config["tsbatch"]
+    if engine is None and dtype is None and own.get("engine", "eager") == "eager":
+        yield archive, []
+        return
+    from tsbatch.ops.engine_choice import with_engine
+
+    with console.progress("trying engines") as step:
+        name = engine or own.get("engine", "eager")
+
+        def say(what: str) -> None:
+            step.describe(f"trying {what}")
+
+        with with_engine(archive, name, dtype=dtype or own.get("dtype"), bound=bound, say=say) as (chosen, trials):
+            yield chosen, trials
+
+
 def _write(archive: Archive, output: Path, *, force: bool) -> tuple[Path, str]:
-    free_target(archive, output, force=force)  # before anything moves
     with console.progress(f"packing {archive.name}.mar (MB)", total=round(2 * archive.size / MEGABYTE)) as step:
         path = write(archive, output, force=force, on_bytes=lambda count: step.advance(count / MEGABYTE))
         digest = mar_file.sha256(path, on_bytes=lambda count: step.advance(count / MEGABYTE))
@@ -142,7 +172,11 @@ def _report(archive: Archive, path: Path, digest: str) -> dict[str, object]:
     }
 
 
-def _tell(archive: Archive, path: Path, digest: str) -> None:
+def _tell(archive: Archive, path: Path, digest: str, trials: Sequence[Trial]) -> None:
+    if trials:
+        console.table(HEADS, [trial.cells() for trial in trials])
+        chosen = archive.config["tsbatch"]
+        typer.echo(f"engine {chosen['engine']}, dtype {chosen['dtype']}")
     for note in archive.notes:
         console.say(f"note: {note}")
     if archive.left_out:

@@ -17,7 +17,9 @@ import torch
 from tsbatch.batching.choice import Choice
 from tsbatch.errors import LoadError, PayloadTooLarge, SettingsError
 from tsbatch.handler import BatchHandler
+from tsbatch.models.engines import Engine, Source, export_engine, start_engine
 from tsbatch.models.packing import PackedEncoder, prove
+from tsbatch.settings import Dtype
 
 UNLIMITED = 1_000_000
 """A tokenizer without a limit has a model_max_length of 1e30; over this it counts as none."""
@@ -34,6 +36,7 @@ class TextHandler(BatchHandler):
     wants: ClassVar[Literal["text", "bytes", "json"]] = "text"
     item_ndim: ClassVar[int | None] = 0
     deterministic: ClassVar[bool] = True
+    takes_engines: ClassVar[bool] = True
 
     def load_tokenizer(self) -> Any:
         """The tokenizer of the model folder.
@@ -97,23 +100,49 @@ class TextHandler(BatchHandler):
         return Choice("bucketed", f"packing cannot be used: {reason}")
 
     def _pack(self) -> str | None:
+        if not self.engine.packs:
+            return f"the engine {self.settings.engine} takes padded batches alone"
         if not hasattr(self.model, "base_model"):
             return "not a transformers model"
         encoder = PackedEncoder(self.model)
         # Few and short, since with a big model each pass delays the first answer; but one longer than a sliding window.
         window = getattr(self.model.config, "sliding_window", None) or 0
-        lengths = [length for length in (2, 5, 5, 2 * window + 9) if length <= self.token_limit()]
-        numbers, words = np.random.default_rng(0), self.model.config.vocab_size
-        features = [numbers.integers(0, words, length) for length in lengths]
-        for feature in features:  # RoBERTa does not count positions of padding, not even inside a text
-            feature[feature == self.tokenizer.pad_token_id] = (self.tokenizer.pad_token_id + 1) % words
-        batch = {name: tensor.to(self.device) for name, tensor in self.collate(features).items()}
-        reason = prove(encoder, batch)
+        reason = prove(encoder, self._made_up([4, 4, 2 * window + 7]))
         if reason is None:
             encoder.on = True
         else:
             encoder.remove()
         return reason
+
+    def start_engine(self) -> None:
+        """The engine in place of ``self.model.forward``.
+
+        Raises:
+            LoadError: it said no, in one line.
+        """
+        start_engine(self.engine, self._engine_source(self.model_dir, self.settings.dtype))
+
+    def export_engine(self, engine: Engine, folder: Path, dtype: Dtype) -> None:
+        """Have ``engine`` write what it needs in an archive into the empty ``folder``.
+
+        Not on a packed handler: exporters cannot follow what packing does in Python.
+
+        Raises:
+            LoadError: it said no, in one line.
+        """
+        export_engine(engine, self._engine_source(folder, dtype))
+
+    def _engine_source(self, folder: Path, dtype: Dtype) -> Source:
+        return Source(self.model, self._made_up([7, 3, 5]), folder, dtype)
+
+    def _made_up(self, wanted: Sequence[int]) -> dict[str, torch.Tensor]:
+        """A micro-batch of token sequences of these lengths, but none over the model's limit."""
+        lengths = [length for length in wanted if length <= self.token_limit()]
+        numbers, words = np.random.default_rng(0), self.model.config.vocab_size
+        features = [numbers.integers(0, words, length) for length in lengths]
+        for feature in features:  # RoBERTa does not count positions of padding, not even inside a text
+            feature[feature == self.tokenizer.pad_token_id] = (self.tokenizer.pad_token_id + 1) % words
+        return {name: tensor.to(self.device) for name, tensor in self.collate(features).items()}
 
     def decode_item(self, value: Any) -> Any:
         """A text within the limit.

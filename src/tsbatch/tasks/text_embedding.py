@@ -113,7 +113,8 @@ class TextEmbeddingHandler(TextHandler):
     def inference(self, tensors: Any) -> torch.Tensor:
         """Token ids (n, longest) to vectors (n, dimensions), not yet normalised."""
         moved = {name: tensor.to(self.device, non_blocking=True) for name, tensor in tensors.items()}
-        return self.head(self.model(**moved).last_hidden_state, moved["attention_mask"]).float()
+        states = self.model(**moved).last_hidden_state.float()  # sums over tokens lose too much in half precision
+        return self.head(states, moved["attention_mask"])
 
     def postprocess(self, outputs: torch.Tensor, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Vectors (n, dimensions) to answers: cut, then normalised, as each request asked."""

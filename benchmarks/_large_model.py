@@ -1,0 +1,99 @@
+"""A model with random weights, packed as tsbatch packs it and in the stock way."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from _systems import HANDLERS, model_dir
+
+from tsbatch.ops.archive import package
+from tsbatch.ops.model_config import ModelConfig
+
+LARGE: Final = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
+"""BERT-large: 335 million weights."""
+SMALL: Final = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
+NO_WEIGHTS: Final = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+TOKENIZER: Final = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json")
+WAYS: Final = {
+    "archive": "tsbatch, archive",
+    "folder": "tsbatch, the archive unpacked in a folder",
+    "stock": "state dict, torch.load, default archive",
+}
+Say = Callable[[str], None]
+
+
+def save_model(folder: Path, sizes: Mapping[str, Any]) -> None:
+    """A BERT of these sizes with random weights and MiniLM's tokenizer, as save_pretrained writes it."""
+    from transformers import BertConfig, BertModel
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    BertModel(BertConfig(vocab_size=30522, **sizes)).save_pretrained(folder)
+    for file in tokenizer_files(model_dir()):
+        shutil.copy(file, folder)
+
+
+def tokenizer_files(folder: Path) -> list[Path]:
+    """Those of :data:`TOKENIZER` that are there."""
+    return [folder / name for name in TOKENIZER if (folder / name).is_file()]
+
+
+def pack(name: str, folder: Path, sizes: Mapping[str, Any], say: Say) -> dict[str, Path]:
+    """What each of :data:`WAYS` registers, made in ``folder``."""
+    store = folder / name
+    with tempfile.TemporaryDirectory(dir=folder) as private:
+        model = Path(private)
+        say(f"{name}: making the model")
+        save_model(model, sizes)
+        say(f"{name}: packing it with tsbatch")
+        paths = {way: _package(f"{name}-{way}", model, store) for way in ("archive", "folder")}
+        paths["folder"] = unpack(paths["folder"])
+        say(f"{name}: packing it with torch-model-archiver, which compresses")
+        paths["stock"] = pack_stock(f"{name}-stock", model, store)
+    return paths
+
+
+def _package(name: str, model: Path, store: Path) -> Path:
+    config = ModelConfig(batch_size=16, max_batch_delay=5)
+    return package(name=name, model_dir=model, task="text-embedding", config=config, output_dir=store)
+
+
+def unpack(archive: Path) -> Path:
+    """The archive as a folder beside it; the archive is gone."""
+    folder = archive.with_suffix("")
+    with zipfile.ZipFile(archive) as packed:
+        packed.extractall(folder)
+    archive.unlink()
+    return folder
+
+
+def pack_stock(name: str, model: Path, store: Path) -> Path:
+    """A state dict in torch-model-archiver's default archive."""
+    import torch
+    from safetensors.torch import load_file
+
+    torch.save(load_file(model / "model.safetensors"), model / "model.pt")
+    extra = ",".join(map(str, [model / "config.json", *tokenizer_files(model)]))
+    options = {
+        "--model-name": name,
+        "--version": "1.0",
+        "--export-path": store,
+        "--serialized-file": model / "model.pt",
+        "--model-file": HANDLERS / "encoder.py",
+        "--handler": HANDLERS / "state_dict.py",
+        "--extra-files": extra,
+    }
+    command = [str(Path(sys.executable).with_name("torch-model-archiver"))]
+    for option, value in options.items():
+        command += [option, str(value)]
+    # It works in <temporary folder>/<model name>, and deletes what is there.
+    subprocess.run(command, check=True, stdout=sys.stderr, env={**os.environ, "TMPDIR": str(model)})
+    return store / f"{name}.mar"
