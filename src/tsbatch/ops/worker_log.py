@@ -36,6 +36,7 @@ OURS = "tsbatch.errors."
 SECOND_HAND = re.compile(r"^(RuntimeError: \d{3} - |ModuleNotFoundError: No module named 'ts\.torch_handler\.)")
 """What TorchServe raises itself after the real error (ts/model_service_worker.py, ts/model_loader.py)."""
 
+WARNING = re.compile(r":\d+: \w*Warning: ")
 CHATTER = (
     "[PID]",
     "Torch worker started",
@@ -203,7 +204,9 @@ def reason_in(lines: Iterable[str], *, timed_out: bool = False) -> Reason:
         return Reason(found[-1].with_place())
     if timed_out:
         return Reason("it did not finish loading within its startupTimeout")
-    said = [line.strip() for line in words if line.strip() and not line.startswith(CHATTER)]
+    # A library's warning and the indented source line that Python prints below it are no reason.
+    spoken = [line for line in words if line.strip() and not line[0].isspace() and not WARNING.search(line)]
+    said = [line.strip() for line in spoken if not line.startswith(CHATTER)]
     if said:
         return Reason(f"the worker ended; its last words: {said[-1]}", certain=False)
     return Reason("the worker ended without a word; out of memory, or sys.exit in the handler", certain=False)

@@ -146,3 +146,9 @@ def test_a_certain_reason_goes_before_an_uncertain_one(logs):
 
 def test_an_exception_cut_off_at_the_end():
     assert [error.text for error in errors_in([ENTRY, FRAME, "KeyError:"])] == ["KeyError:"]
+
+
+def test_a_librarys_warning_is_no_last_word():
+    warning = "/x/backend.py:53: FutureWarning: this is deprecated", "  if hasattr(torch, 'x'):"
+    assert "ended without a word" in str(reason_in([*warning]))
+    assert str(reason_in(["giving up", *warning])) == "the worker ended; its last words: giving up"
