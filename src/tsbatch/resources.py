@@ -4,36 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from tsbatch.cores import usable_cores
 from tsbatch.errors import SettingsError
 
-_CGROUP = Path("/sys/fs/cgroup")
-
-
-def usable_cores(cgroup: Path = _CGROUP) -> int:
-    """Cores this process may use: its affinity, and the CPU quota of its control group (v2, then v1)."""
-    affinity = getattr(os, "sched_getaffinity", None)  # Linux only
-    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    quota = _quota(cgroup)
-    return max(1, min(cores, int(quota)) if quota else cores)
-
-
-def _quota(cgroup: Path) -> float | None:
-    try:
-        limit, period = (cgroup / "cpu.max").read_text().split()
-        return None if limit == "max" else int(limit) / int(period)
-    except (OSError, ValueError):
-        pass
-    try:
-        limit = (cgroup / "cpu/cpu.cfs_quota_us").read_text()
-        period = (cgroup / "cpu/cpu.cfs_period_us").read_text()
-        return None if int(limit) <= 0 else int(limit) / int(period)
-    except (OSError, ValueError):
-        return None
+__all__ = ["apply_threads", "pick_device", "threads_for", "to_device", "usable_cores"]
 
 
 def threads_for(setting: int | str, config: Mapping[str, Any], cores: int) -> int:

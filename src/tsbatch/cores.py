@@ -1,0 +1,30 @@
+"""How many cores this process may use. Apart from what needs torch, so that desk commands start at once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def usable_cores(cgroup: Path = _CGROUP) -> int:
+    """Cores this process may use: its affinity, and the CPU quota of its control group (v2, then v1)."""
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux only
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    quota = _quota(cgroup)
+    return max(1, min(cores, int(quota)) if quota else cores)
+
+
+def _quota(cgroup: Path) -> float | None:
+    try:
+        limit, period = (cgroup / "cpu.max").read_text().split()
+        return None if limit == "max" else int(limit) / int(period)
+    except (OSError, ValueError):
+        pass
+    try:
+        limit = (cgroup / "cpu/cpu.cfs_quota_us").read_text()
+        period = (cgroup / "cpu/cpu.cfs_period_us").read_text()
+        return None if int(limit) <= 0 else int(limit) / int(period)
+    except (OSError, ValueError):
+        return None
