@@ -1,0 +1,111 @@
+"""What became of each request: the one table that the load test and the log reader fill, and everything else reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Column = NDArray[np.float64]
+WAITS: Final = ("queue", "assembly", "handler")
+STAGES: Final = ("decode", "preprocess", "inference", "postprocess", "encode")
+
+
+def _empty() -> Column:
+    return np.empty(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Requests as columns of one length n, float64, shape (n,); NaN where something is not known.
+
+    Attributes:
+        sent: when the request was sent, or with an open loop was meant to be; seconds since the epoch. From a log: its
+            arrival at the server.
+        latency: from ``sent`` to the whole answer, ms. From a log: what the server saw.
+        status: HTTP status; 0 when there was no answer (connection refused or reset, time-out).
+        queue, assembly, handler: the waits and the handler time, ms.
+        decode, preprocess, inference, postprocess, encode: the handler's stages, ms.
+        batch: requests in the batch that it travelled in.
+        capacity: how many that could hold (batchSize).
+        worker: which worker answered, as a number from 0.
+        items: items in the request.
+    """
+
+    sent: Column
+    latency: Column
+    status: Column
+    queue: Column = field(default_factory=_empty)
+    assembly: Column = field(default_factory=_empty)
+    handler: Column = field(default_factory=_empty)
+    decode: Column = field(default_factory=_empty)
+    preprocess: Column = field(default_factory=_empty)
+    inference: Column = field(default_factory=_empty)
+    postprocess: Column = field(default_factory=_empty)
+    encode: Column = field(default_factory=_empty)
+    batch: Column = field(default_factory=_empty)
+    capacity: Column = field(default_factory=_empty)
+    worker: Column = field(default_factory=_empty)
+    items: Column = field(default_factory=_empty)
+
+    def __post_init__(self) -> None:
+        for name in COLUMNS:
+            column = np.asarray(getattr(self, name), dtype=np.float64)
+            if column.size == 0 and len(self.sent):
+                column = np.full(len(self.sent), np.nan)
+            if column.shape != (len(self.sent),):
+                raise ValueError(f"{name}: expected {len(self.sent)} values, got an array of shape {column.shape}")
+            object.__setattr__(self, name, column)
+
+    def __len__(self) -> int:
+        return len(self.sent)
+
+    @property
+    def ok(self) -> NDArray[np.bool_]:
+        """Which were answered with a 2xx, shape (n,)."""
+        good: NDArray[np.bool_] = (self.status >= 200) & (self.status < 300)
+        return good
+
+    def where(self, mask: NDArray[np.bool_]) -> Samples:
+        """Only the requests that ``mask``, shape (n,), says."""
+        return Samples(**{name: getattr(self, name)[mask] for name in COLUMNS})
+
+    def columns(self) -> Iterator[tuple[str, Column]]:
+        """Name and values of every column that knows something."""
+        for name in COLUMNS:
+            values = getattr(self, name)
+            if not np.isnan(values).all():
+                yield name, values
+
+    def to_json(self) -> dict[str, list[float | None]]:
+        """The known columns, None for NaN; times in ms rounded to µs."""
+        rounded = {name: values if name == "sent" else np.round(values, 3) for name, values in self.columns()}
+        return {
+            name: [None if np.isnan(value) else float(value) for value in values] for name, values in rounded.items()
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Sequence[float | None]]) -> Samples:
+        """The opposite of :meth:`to_json`; columns of a later version are left out.
+
+        Raises:
+            ValueError: a column is missing or too short.
+        """
+        known: dict[str, Any] = {name: np.array(value[name], dtype=np.float64) for name in COLUMNS if name in value}
+        missing = {"sent", "latency", "status"} - known.keys()
+        if missing and value:
+            raise ValueError(f"columns are missing: {', '.join(sorted(missing))}")
+        return cls(**known) if known else cls(_empty(), _empty(), _empty())
+
+    @classmethod
+    def join(cls, parts: Sequence[Samples]) -> Samples:
+        """All requests of several runs, one after the other."""
+        if not parts:
+            return cls(_empty(), _empty(), _empty())
+        return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS})
+
+
+COLUMNS: Final = tuple(one.name for one in fields(Samples))
