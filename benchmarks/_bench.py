@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import psutil
 from _systems import System
+from _tables import Say
 
 from tsbatch.ops.registration import register
 from tsbatch.ops.server import Server
@@ -24,7 +25,6 @@ from tsbatch.ops.signals import end_on_signals
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-Say = Callable[[str], None]
 LOAD: Final = Path(__file__).with_name("load.py")
 
 

@@ -8,11 +8,12 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from _systems import HANDLERS, model_dir
+from _tables import Say
 
 from tsbatch.ops.archive import package
 from tsbatch.ops.model_config import ModelConfig
@@ -27,7 +28,6 @@ WAYS: Final = {
     "folder": "tsbatch, the archive unpacked in a folder",
     "stock": "state dict, torch.load, default archive",
 }
-Say = Callable[[str], None]
 
 
 def save_model(folder: Path, sizes: Mapping[str, Any]) -> None:

@@ -28,6 +28,8 @@ ENVIRONMENTS: Final = ROOT / ".venv-peers"
 TORCH: Final = "torch==2.13.0"
 TRANSFORMERS: Final = "transformers==5.24.0"
 SECONDS_TO_START: Final = 180
+SECONDS_TO_ANSWER: Final = 10
+"""A server that is up too early may take a connection and never answer it."""
 EXAMPLE: Final = "All of them have to give the same answer to this sentence."
 LEAST_COSINE: Final = 0.9999
 Name = Literal["litserve", "ray", "infinity", "bentoml"]
@@ -233,7 +235,9 @@ def _wait(server: PeerServer, process: subprocess.Popen[bytes], log: Path, expec
 
 def _ask(server: PeerServer) -> list[float]:
     url = f"http://{server.address}{server.peer.path}"
-    answer = httpx.post(url, json=server.peer.body(EXAMPLE), trust_env=False, timeout=60).raise_for_status()
+    answer = httpx.post(
+        url, json=server.peer.body(EXAMPLE), trust_env=False, timeout=SECONDS_TO_ANSWER
+    ).raise_for_status()
     found = next(vectors_in(answer.json()), None)
     if found is None:
         raise PeerError(f"it answers without a vector: {answer.text[:200]}")

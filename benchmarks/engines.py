@@ -11,18 +11,16 @@ in batches of 32: the whole handler in one process, from the request to its JSON
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from _corpus import BLOCK, corpora, minilm_tokens
 from _systems import model_dir
-from _tables import machine
+from _tables import deliver, figures_of, machine, options, table
 
 from tsbatch.ops.archive import plan
 from tsbatch.ops.engine_choice import Bench
@@ -32,7 +30,6 @@ from tsbatch.ops.model_config import ModelConfig
 BATCH: Final = 32
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "engines.md"
 BEGIN: Final = "<!-- measured by benchmarks/engines.py -->"
-END: Final = "<!-- end -->"
 
 
 def measure(count: int) -> list[Trial]:
@@ -43,50 +40,32 @@ def measure(count: int) -> list[Trial]:
         return Bench(archive, Path(folder), BOUND, texts).try_all(None, lambda what: print(what, file=sys.stderr))
 
 
-def table(trials: Sequence[Trial]) -> str:
+def table_of(trials: Sequence[Trial]) -> str:
     """The trials in Markdown, and which of them `--engine auto` would take."""
-    lines = [HEADS, ("---",) * len(HEADS), *(trial.cells() for trial in trials)]
+    rows = [[*(cell or "-" for cell in trial.cells()[:-1]), trial.cells()[-1] or ""] for trial in trials]
     best = fastest(trials)
-    rows = "\n".join(f"| {' | '.join(cell or '-' for cell in line[:-1])} | {line[-1]} |" for line in lines)
-    return f"{rows}\n\n`--engine auto` takes {best.engine}, {best.dtype}."
+    return f"{table(HEADS, rows)}\n\n`--engine auto` takes {best.engine}, {best.dtype}."
 
 
-def where() -> str:
+def where(about: Mapping[str, Any]) -> str:
     """The machine, in one line."""
-    about = machine()
     return f"{about['cores']} cores ({about['cpu']}), torch {about['torch']}, transformers {about['transformers']}."
-
-
-def into(page: str, text: str) -> str:
-    """The page with ``text`` in place of what stood between :data:`BEGIN` and :data:`END`.
-
-    Raises:
-        SystemExit: the page has no such lines.
-    """
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not end:
-        raise SystemExit(f"engines: the page has no lines {BEGIN} and {END}")
-    return f"{before}{begin}\n{text}\n{end}{after}"
 
 
 def main(words: list[str]) -> int:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description="Every engine with every dtype.")
+    parser = options("Every engine with every dtype.")
     parser.add_argument("--blocks", type=int, default=1, help=f"texts, in blocks of {BLOCK} (default 1)")
-    parser.add_argument("--json", action="store_true", help="one JSON object on standard output, nothing else")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/engines.md")
     chosen = parser.parse_args(words)
-    trials = measure(chosen.blocks * BLOCK)
-    text = f"{where()}\n\n{table(trials)}"
-    if chosen.write:
-        PAGE.write_text(into(PAGE.read_text(encoding="utf-8"), text), encoding="utf-8")
-    if chosen.json:
-        rows = [asdict(trial) for trial in trials]
-        print(json.dumps({"schema": 1, "machine": machine(), "batch": BATCH, "bound": BOUND, "trials": rows}))
-    else:
-        print(text)
-    return 0
+    figures = figures_of(chosen, lambda: measured(chosen.blocks * BLOCK))
+    trials = [Trial(**row) for row in figures["trials"]]
+    return deliver(chosen, figures, f"{where(figures['machine'])}\n\n{table_of(trials)}", PAGE, BEGIN, [])
+
+
+def measured(count: int) -> dict[str, Any]:
+    """The figures as one JSON object."""
+    rows = [asdict(trial) for trial in measure(count)]
+    return {"schema": 1, "machine": machine(), "batch": BATCH, "bound": BOUND, "trials": rows}
 
 
 if __name__ == "__main__":

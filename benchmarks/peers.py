@@ -3,7 +3,7 @@
 
     python benchmarks/peers.py                 tables, in about 20 minutes
     python benchmarks/peers.py --quick         some minutes, to see that it works
-    python benchmarks/peers.py --json FILE     every figure
+    python benchmarks/peers.py --save FILE     every figure
 
 LitServe, Ray Serve, infinity-emb and BentoML each get an environment of their own in .venv-peers (the first run makes
 them) and a sweep of workers x threads x batch, and then take turns with tsbatch: with dynamic batches of 32, and at the
@@ -13,13 +13,11 @@ have no turn are up and idle. A peer that cannot be installed or started is in t
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -31,7 +29,7 @@ from _corpus import corpora, minilm_tokens
 from _peers import EXAMPLE, PEERS, Name, PeerError, PeerServer, PeerSystem, install, serving, sweep
 from _ratios import Spread, ratios, turn
 from _systems import RECOMMENDED, model_dir
-from _tables import into, machine, table
+from _tables import Say, Target, deliver, figures_of, machine, options, table, targets, teller
 
 from tsbatch.ops.signals import end_on_signals
 from tsbatch.resources import usable_cores
@@ -41,7 +39,6 @@ PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "peers.md"
 BEGIN: Final = "<!-- measured by benchmarks/peers.py -->"
 DYNAMIC: Final = 32
 OURS: Final = "tsbatch"
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -173,15 +170,23 @@ class Comparison:
         with ExitStack() as up:
             servers: list[PeerServer | None] = [None]  # None is ours
             for peer in self.programs:
-                for system in self.results.chosen(peer):
-                    self.say(f"starting {system}")
-                    servers.append(up.enter_context(serving(system, self.programs[peer], self.expected)))
+                servers += [server for system in self.results.chosen(peer) if (server := self.start(system, up))]
             bench.start(RECOMMENDED)
             for number in range(plan.turns):
                 for server in turn(servers, number):
                     self.results.runs.append(
                         self.run(server, plan.case, number) if server else ours(bench, plan.case, number)
                     )
+
+    def start(self, system: PeerSystem, up: ExitStack) -> PeerServer | None:
+        """The system's server until ``up`` closes; None when it does not start again."""
+        self.say(f"starting {system}")
+        try:
+            return up.enter_context(serving(system, self.programs[system.peer], self.expected))
+        except PeerError as error:
+            self.say(f"{system}: {error}")
+            self.results.missing[system.peer] = f"did not start again with {system.settings}: {error}"
+            return None
 
     def run(self, server: PeerServer, case: Case, number: int) -> PeerRun:
         """Put the load on a peer once.
@@ -234,7 +239,7 @@ def report(figures: Mapping[str, Any]) -> str:
     missing = [f"{figures['peers'][peer]['title']} took no part: it {why}." for peer, why in figures["missing"].items()]
     rows = [[*_who(run), f"{run['rate']:.1f}", f"{run['p99']:.0f}"] for run in figures["sweep"]]
     swept = table(["system", "settings", "requests/s", "P99 ms"], rows)
-    return "\n\n".join([text, *missing, _turns(figures), f"### The sweep\n\n{swept}"])
+    return "\n\n".join([text, *missing, targets(wanted_of(figures)), _turns(figures), f"### The sweep\n\n{swept}"])
 
 
 def _turns(figures: Mapping[str, Any]) -> str:
@@ -262,30 +267,34 @@ def _who(run: Mapping[str, Any]) -> list[str]:
     return [PEERS[system.peer].title, system.settings]
 
 
+DYNAMIC_LEAST: Final = 3.0
+BEST_LEAST: Final = 1.3
+
+
+def wanted_of(figures: Mapping[str, Any]) -> list[Target]:
+    """What issue 3 asks for: against each peer with dynamic batching, and at its best."""
+    mine = [run["rate"] for run in figures["runs"] if run["peer"] == OURS]
+    wanted = []
+    for peer, about in figures["peers"].items():
+        own = [runs for _, runs in _by_system(figures["runs"]) if runs[0]["peer"] == peer]
+        for what, least, some in (
+            ("with dynamic batching", DYNAMIC_LEAST, [runs for runs in own if runs[0]["batch"] == DYNAMIC]),
+            ("at its best", BEST_LEAST, own),
+        ):
+            rates = max(([run["rate"] for run in runs] for runs in some), key=median, default=None)
+            if rates:
+                wanted.append(Target(f"× {about['title']} {what}", least, ratios(mine, rates)))
+    return wanted
+
+
 def main(words: list[str]) -> int:
-    """Measure, print, write."""
-    parser = argparse.ArgumentParser(description="tsbatch on TorchServe against other serving systems.")
+    """Measure, print, write; exit code 1 when a target is missed."""
+    parser = options("tsbatch on TorchServe against other serving systems.")
     parser.add_argument("--quick", action="store_true", help="some minutes, to see that it works")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/peers.md")
-    parser.add_argument("--from", type=Path, metavar="FILE", dest="source", help="measure nothing, show a --json file")
     chosen = parser.parse_args(words)
     os.environ["HF_HUB_OFFLINE"] = "1"
-    started = time.monotonic()
-
-    def say(message: str) -> None:
-        print(f"{time.monotonic() - started:5.0f} s  {message}", file=sys.stderr, flush=True)
-
-    if chosen.source:
-        figures = json.loads(chosen.source.read_text(encoding="utf-8"))
-    else:
-        figures = measure(QUICK if chosen.quick else DEFAULT, say).figures()
-    if chosen.json:
-        chosen.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-    print(report(figures))
-    if chosen.write:
-        PAGE.write_text(into(PAGE.read_text(encoding="utf-8"), report(figures), BEGIN), encoding="utf-8")
-    return 0
+    figures = figures_of(chosen, lambda: measure(QUICK if chosen.quick else DEFAULT, teller()).figures())
+    return deliver(chosen, figures, report(figures), PAGE, BEGIN, [] if chosen.quick else wanted_of(figures))
 
 
 if __name__ == "__main__":

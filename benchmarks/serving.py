@@ -5,7 +5,7 @@
     python benchmarks/serving.py --quick                one or two minutes, to see that it works; no figures to quote
     python benchmarks/serving.py --full                 a larger sweep, all corpora, 1, 8, 32 and 64 clients
     python benchmarks/serving.py --write                into docs/speed.md, with its chart
-    python benchmarks/serving.py --json serving.json --chart serving.png
+    python benchmarks/serving.py --save serving.json --chart serving.png
 
 First a sweep finds the best workers, threads and batch size of each handler. Then these best settings, and those that
 people have, take turns, and beside them the model alone in process. All answer all-MiniLM-L6-v2 embeddings of the same
@@ -14,12 +14,9 @@ English texts as JSON from the same encoder; identical texts are not computed on
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -29,6 +26,7 @@ import _tables
 from _bench import Bench, Case, Run
 from _corpus import LENGTHS, corpora, minilm_tokens
 from _ratios import turn
+from _serving_report import BEGIN, draw, report, wanted_of
 from _systems import (
     ALONE,
     EIGHT,
@@ -174,37 +172,21 @@ def measure(plan: Plan, kinds: Sequence[Kind], say: Callable[[str], None]) -> Re
 
 
 def main(words: list[str]) -> int:
-    """Measure, print, write."""
-    parser = argparse.ArgumentParser(description="tsbatch against three other handlers on one TorchServe.")
+    """Measure, print, write; exit code 1 when a target is missed."""
+    parser = _tables.options("tsbatch against three other handlers on one TorchServe.")
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="one or two minutes, to see that it works")
     size.add_argument("--full", action="store_true", help="the whole grid; hours")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
     parser.add_argument("--chart", type=Path, metavar="FILE", help="draw the rates into a .svg or .png")
-    parser.add_argument("--write", action="store_true", help="put tables and chart into docs/speed.md")
-    parser.add_argument("--from", type=Path, metavar="FILE", dest="source", help="measure nothing, show a --json file")
     chosen = parser.parse_args(words)
     os.environ["HF_HUB_OFFLINE"] = "1"
-    started = time.monotonic()
-
-    def say(message: str) -> None:
-        print(f"{time.monotonic() - started:5.0f} s  {message}", file=sys.stderr, flush=True)
-
-    if chosen.source:
-        figures = json.loads(chosen.source.read_text(encoding="utf-8"))
-    else:
-        plan = QUICK if chosen.quick else FULL if chosen.full else DEFAULT
-        figures = measure(plan, list(KINDS), say).figures()
-    if chosen.json:
-        chosen.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-    print(_tables.report(figures))
-    if chosen.write:
-        text = f"{PICTURE}\n\n{_tables.report(figures)}"
-        PAGE.write_text(_tables.into(PAGE.read_text(encoding="utf-8"), text), encoding="utf-8")
+    plan = QUICK if chosen.quick else FULL if chosen.full else DEFAULT
+    figures = _tables.figures_of(chosen, lambda: measure(plan, list(KINDS), _tables.teller()).figures())
     chart = chosen.chart or (PAGE.with_name("serving.svg") if chosen.write else None)
     if chart:
-        _tables.draw(figures, chart)
-    return 0
+        draw(figures, chart)
+    wanted = [] if chosen.quick else [one for case in wanted_of(figures).values() for one in case]
+    return _tables.deliver(chosen, figures, f"{PICTURE}\n\n{report(figures)}", PAGE, BEGIN, wanted)
 
 
 if __name__ == "__main__":

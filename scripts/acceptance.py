@@ -85,6 +85,23 @@ CHECKS = (
         scripts=("benchmarks/handler_overhead.py", "benchmarks/core_overhead.py"),
         minutes=60,
     ),
+    Check(
+        3, 1, "faster than three other handlers, and close to the limit", scripts=("benchmarks/serving.py",), minutes=40
+    ),
+    Check(3, 2, "two workers with nothing set are not slower than one"),
+    Check(3, 3, "faster than four other serving systems", scripts=("benchmarks/peers.py",), minutes=60),
+    Check(3, 4, "packed, bucketed and padded answer as one by one", tests=("tests/integration/test_packing.py",)),
+    Check(3, 5, "the planner finds the best cuts and corrects itself", scripts=("benchmarks/micro_batching.py",)),
+    Check(3, 6, "a large model answers soon and is shared", scripts=("benchmarks/load_time.py",), minutes=40),
+    Check(
+        3,
+        7,
+        "--engine auto refuses worse answers",
+        tests=("tests/integration/test_engines.py",),
+        scripts=("benchmarks/engines.py",),
+        minutes=40,
+    ),
+    Check(3, 8, "where a worker's wall time goes", scripts=("benchmarks/worker_profile.py",)),
 )
 
 

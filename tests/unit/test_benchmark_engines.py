@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from benchmarks import engines
 from tsbatch.ops.engine_trial import Trial
 
@@ -14,17 +12,8 @@ TRIALS = [
 
 
 def test_the_table_has_a_row_for_each_trial_and_names_the_fastest():
-    lines = engines.table(TRIALS).splitlines()
+    lines = engines.table_of(TRIALS).splitlines()
     assert lines[0].startswith("| engine | dtype |")
     assert lines[2] == "| eager | float32 | packed | 50.0 | 110.0 | 1.000000 | 1.0 |  |"
     assert lines[3] == "| openvino | float32 | - | - | - | - | - | needs openvino |"
     assert lines[-1] == "`--engine auto` takes eager, float32."
-
-
-def test_the_page_has_a_place_for_it():
-    page = engines.PAGE.read_text(encoding="utf-8")
-    once = engines.into(page, "new")
-    assert "\nnew\n" in once
-    assert engines.into(once, "new") == once
-    with pytest.raises(SystemExit, match="no lines"):
-        engines.into("a page without a place", "new")

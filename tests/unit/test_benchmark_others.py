@@ -114,6 +114,33 @@ def test_the_tables_name_who_is_missing(compared):
     assert "| tsbatch on TorchServe | 2 workers × default threads, batch 16, delay 5 ms | 100.5" in report
 
 
+def test_a_peer_has_two_targets(compared):
+    batched, best = peers.wanted_of(compared.figures())
+    assert (batched.what, round(batched.measured.median, 2)) == ("× LitServe with dynamic batching", 4.9)
+    assert (best.what, best.measured.median, best.met) == (
+        "× LitServe at its best",
+        pytest.approx(1.99, abs=0.01),
+        True,
+    )
+
+
+def test_a_peer_that_does_not_start_again_is_missing(monkeypatch, compared):
+    from contextlib import ExitStack
+
+    def serving(system, programs, expected):
+        raise PeerError("no answer")
+
+    comparison = object.__new__(peers.Comparison)
+    comparison.results, comparison.programs, comparison.expected = compared, {"litserve": Path()}, []
+    comparison.say = lambda message: None
+    monkeypatch.setattr(peers, "serving", serving)
+    with ExitStack() as up:
+        assert comparison.start(PeerSystem("litserve", 2, 1, 32), up) is None
+    assert "LitServe took no part: it did not start again with 2 workers × 1 thread, batch 32: no answer." in (
+        peers.report(compared.figures())
+    )
+
+
 def test_a_chunked_answer_is_whole_with_its_last_chunk():
     head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n"
     assert not is_whole(head, b"5\r\nhello\r\n")
@@ -133,6 +160,10 @@ def test_load_time_tells_how_much_sooner_and_how_much_memory():
     assert "| tsbatch, archive | in the page cache | 5.0 (5.0 to 5.0) | 4.00 (4.00 to 4.00) |" in report
     assert "| tsbatch, archive | dropped | 6.0 (6.0 to 6.0) | 3.50 (3.50 to 3.50) |" in report
     assert "| tsbatch, archive | 320 | 300 | 20 | 2.0% |" in report
+    results.starts = [start for start in results.starts if start.way != "archive"]
+    results.starts.append(load_time.Start("archive", False, 0, 5.0, 5.1))
+    missed = [target.what for target in load_time.wanted_of(results.figures()) if not target.met]
+    assert missed == ["× sooner: tsbatch, archive"]
 
 
 @pytest.mark.skipif(not hasattr(load_time.os, "posix_fadvise"), reason="Linux alone has it")
