@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from tsbatch.cores import usable_cores
 from tsbatch.errors import SettingsError
 
-__all__ = ["apply_threads", "pick_device", "threads_for", "to_device", "usable_cores"]
+__all__ = ["apply_threads", "one_operator_at_a_time", "pick_device", "threads_for", "to_device", "usable_cores"]
 
 
 def threads_for(setting: int | str, config: Mapping[str, Any], cores: int) -> int:
@@ -37,6 +38,16 @@ def apply_threads(threads: int) -> None:
     os.environ["RAYON_NUM_THREADS"] = str(threads)  # read once, when a tokenizer first works on a list
 
 
+def one_operator_at_a_time() -> None:
+    """Give torch one thread between operators, where it would take as many as there are cores.
+
+    A worker computes one batch at a time, so those would only contend with the threads inside operators. For a
+    process of our own: it can be set once, and before anything has run in parallel.
+    """
+    with contextlib.suppress(RuntimeError):  # too late, something has run already
+        torch.set_num_interop_threads(1)
+
+
 def pick_device(setting: str, gpu_id: int | None) -> torch.device:
     """The device to run on; ``auto`` takes the GPU that TorchServe assigned, if torch can use it.
 
@@ -55,11 +66,15 @@ def pick_device(setting: str, gpu_id: int | None) -> torch.device:
 
 
 def to_device(tensors: Any, device: torch.device) -> Any:
-    """Tensors on ``device``, also those inside mappings, tuples and lists."""
+    """Tensors on ``device``, also those inside mappings, tuples and lists.
+
+    To a GPU they go through pinned memory: only from there does a copy not wait for the ones before it.
+    """
     if device.type == "cpu":
         return tensors
     if isinstance(tensors, torch.Tensor):
-        return tensors.to(device, non_blocking=True)
+        pinned = tensors.pin_memory() if device.type == "cuda" and tensors.device.type == "cpu" else tensors
+        return pinned.to(device, non_blocking=True)
     if isinstance(tensors, Mapping):
         return {key: to_device(value, device) for key, value in tensors.items()}
     if isinstance(tensors, (tuple, list)):

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tsbatch.resources import apply_threads, threads_for
+from tsbatch.resources import apply_threads, one_operator_at_a_time, threads_for
 
 CHECK_SECONDS = 10.0
 """Between two looks at the process table; a look takes some milliseconds."""
@@ -37,6 +37,8 @@ class ThreadShare:
         self._cores = cores
         self._next_look = 0.0
         self.threads = 0
+        if is_worker():
+            one_operator_at_a_time()
 
     def refresh(self) -> None:
         """Look at the siblings when it is time to, and follow. Cheap enough for every batch."""
@@ -52,12 +54,17 @@ class ThreadShare:
             apply_threads(threads)
 
 
+def is_worker() -> bool:
+    """Whether this process is a worker that TorchServe started."""
+    return Path(sys.argv[0]).name == "model_service_worker.py"
+
+
 def running_workers(proc: Path = _PROC) -> int:
     """TorchServe workers of this model version that run now, this one included; 1 where that cannot be known.
 
     They are the children of the same frontend in the same folder: the unpacked archive (WorkerLifeCycle.java).
     """
-    if Path(sys.argv[0]).name != "model_service_worker.py":
+    if not is_worker():
         return 1
     try:
         folder = (_PROC / "self/cwd").readlink()  # os.getcwd() fails once somebody has removed the folder

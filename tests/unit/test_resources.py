@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -112,6 +114,27 @@ def test_tensors_move_to_the_device_wherever_they_are():
     assert moved["b"][1][1] == "text"
     same = [torch.ones(1)]
     assert to_device(same, torch.device("cpu")) is same
+
+
+def test_a_copy_to_a_gpu_goes_through_pinned_memory(monkeypatch):
+    steps = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: steps.append("pinned") or tensor)
+    monkeypatch.setattr(torch.Tensor, "to", lambda tensor, device, **how: steps.append((str(device), how)) or tensor)
+    to_device([torch.ones(1)], torch.device("cuda", 1))
+    assert steps == ["pinned", ("cuda:1", {"non_blocking": True})]
+    steps.clear()
+    to_device(torch.ones(1), torch.device("meta"))
+    assert steps == [("meta", {"non_blocking": True})]
+
+
+def test_a_worker_runs_one_operator_at_a_time(tmp_path):
+    script = tmp_path / "model_service_worker.py"
+    script.write_text(
+        "import torch\nfrom tsbatch.threads import ThreadShare\n"
+        "ThreadShare(1, {}, 2)\nprint(torch.get_num_interop_threads())\nThreadShare(1, {}, 2)\n"
+    )
+    said = subprocess.run([sys.executable, str(script)], check=True, capture_output=True, text=True).stdout
+    assert said == "1\n"
 
 
 def test_a_device_that_holds_no_numbers_is_refused():

@@ -22,6 +22,7 @@ from pydantic import Field
 
 from tsbatch.errors import SettingsError, Unprocessable
 from tsbatch.request import Item, Request
+from tsbatch.resources import to_device
 from tsbatch.settings import Section
 from tsbatch.tasks.pooling import POOLINGS, Head, read_head
 from tsbatch.tasks.text import TextHandler
@@ -112,7 +113,7 @@ class TextEmbeddingHandler(TextHandler):
 
     def inference(self, tensors: Any) -> torch.Tensor:
         """Token ids (n, longest) to vectors (n, dimensions), not yet normalised."""
-        moved = {name: tensor.to(self.device, non_blocking=True) for name, tensor in tensors.items()}
+        moved = to_device(tensors, self.device)
         states = self.model(**moved).last_hidden_state.float()  # sums over tokens lose too much in half precision
         return self.head(states, moved["attention_mask"])
 
