@@ -1,4 +1,4 @@
-"""From a model folder to a ``.mar``: first the plan of what it holds, then the bytes.
+"""From a model folder to an archive: first the plan of what it holds, then the bytes.
 
 torch-model-archiver flattens extra files by their base name, stamps the time into the archive and writes in
 place; here sub-folders stay, the same inputs give the same bytes, and an archive appears whole or not at all.
@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import json
 import re
-import unicodedata
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from tsbatch.errors import UsageError
 from tsbatch.ops import model_folder
+from tsbatch.ops.appearing import appearing, appearing_folder
+from tsbatch.ops.contents import Contents
 from tsbatch.ops.handler_files import check_own, entry_file
-from tsbatch.ops.mar_file import OnBytes, appearing, write_zip
+from tsbatch.ops.mar_file import Format, OnBytes, Reading, file_name, write_folder, write_tar, write_zip
 from tsbatch.ops.model_config import CONFIG_NAME, ModelConfig, complete, dump, overruled, read
 
 MANIFEST_NAME = "MAR-INF/MANIFEST.json"
@@ -28,9 +29,6 @@ NAME_RULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_\-.]*")
 
 CREATED_ON = "01/01/1980 00:00:00"
 """The first moment a zip can name; a real one would make every archive different."""
-
-AUX_FOLDER = "auxiliary"
-"""Where auxiliary files go. Not ``aux``: Windows cannot create a folder of that name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +42,7 @@ class Archive:
         config: the whole model-config.yaml.
         left_out: the model folder's files that do not go in.
         notes: what the person who packs should know.
+        about: what the archive says of itself, beside the hashes of its files.
     """
 
     name: str
@@ -52,6 +51,7 @@ class Archive:
     config: Mapping[str, Any]
     left_out: Sequence[str] = ()
     notes: Sequence[str] = ()
+    about: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -71,9 +71,11 @@ def package(
     aux: Mapping[str, Path] | None = None,
     extra: Sequence[Path] = (),
     requirements: Path | None = None,
+    form: Format = "mar",
+    link: bool = False,
     force: bool = False,
 ) -> Path:
-    """Writes ``output_dir/NAME.mar``; see :func:`plan` for the arguments and :func:`write` for the promises.
+    """Plans and writes an archive; see :func:`plan` for the arguments and :func:`write` for the promises.
 
     Returns:
         The archive's path.
@@ -92,7 +94,7 @@ def package(
         extra=extra,
         requirements=requirements,
     )
-    return write(archive, output_dir, force=force)
+    return write(archive, output_dir, form=form, link=link, force=force)
 
 
 def plan(
@@ -133,7 +135,7 @@ def plan(
         check_own(handler)
     files, left_out, notes = _model_files(model, task)
     config = _on_top_of(files.pop(CONFIG_NAME, None), config, notes)
-    contents = _Contents(files)
+    contents = Contents(files)
     aux_names = {key: contents.add_aux(key, path) for key, path in (aux or {}).items()}
     for path in extra:
         contents.add_extra(path)
@@ -147,110 +149,64 @@ def plan(
     return Archive(name=name, version=version, files=contents.files, config=whole, left_out=left_out, notes=notes)
 
 
-def write(archive: Archive, output_dir: Path, *, force: bool = False, on_bytes: OnBytes | None = None) -> Path:
+def write(
+    archive: Archive,
+    output_dir: Path,
+    *,
+    form: Format = "mar",
+    link: bool = False,
+    force: bool = False,
+    on_bytes: OnBytes | None = None,
+) -> Path:
     """Writes the archive; it appears under its name whole, or not at all.
 
     Args:
         archive: what :func:`plan` found.
         output_dir: made when it does not exist.
+        form: ``mar``, ``mar-compressed``, ``tar.gz`` or ``folder``.
+        link: a folder gets hard links to the model's files, not copies.
         force: replace an archive that is there.
         on_bytes: called with the number of bytes written since the last call.
 
     Returns:
-        The path of NAME.mar in ``output_dir``.
+        The path of NAME.mar, NAME.tar.gz or the folder NAME in ``output_dir``.
 
     Raises:
         UsageError: it exists, or a file cannot be read or written.
     """
-    target = free_target(archive, output_dir, force=force)
+    target = free_target(archive, output_dir, form=form, force=force)
+    reading = Reading(archive.files, archive.about, on_bytes)
     try:
         output_dir.mkdir(parents=True, exist_ok=True)
-        with appearing(target) as stream:
-            write_zip(archive.files, stream, on_bytes)
+        if form == "folder":
+            with appearing_folder(target, replace=force) as folder:
+                write_folder(reading, folder, link=link)
+        else:
+            with appearing(target, replace=force) as stream:
+                if form == "tar.gz":
+                    write_tar(reading, stream, archive.name)
+                else:
+                    write_zip(reading, stream, compress=form == "mar-compressed")
+    except FileExistsError:
+        raise UsageError(f"{target} exists; another packing of that name was faster") from None
     except OSError as error:
         raise UsageError(f"{target}: cannot be written: {error}") from None
     return target
 
 
-def free_target(archive: Archive, output_dir: Path, *, force: bool) -> Path:
+def free_target(archive: Archive, output_dir: Path, *, form: Format = "mar", force: bool) -> Path:
     """Where the archive is to be written.
 
     Raises:
-        UsageError: it exists and ``force`` is false.
+        UsageError: it exists and ``force`` is false, or what is there is a folder where a file goes, or the reverse.
     """
-    target = output_dir / f"{archive.name}.mar"
+    target = output_dir / file_name(archive.name, form)
     if target.exists() and not force:
         raise UsageError(f"{target} exists; replace it with --force, or choose another --name or --output")
+    if target.exists() and target.is_dir() != (form == "folder"):
+        kind = "folder" if target.is_dir() else "file"
+        raise UsageError(f"{target} is a {kind} of another format; remove it, or choose another --name or --output")
     return target
-
-
-class _Contents:
-    """The archive's files by path; two files that would overwrite each other are an error.
-
-    TorchServe unpacks whatever comes, later entries over earlier ones, and on Windows and macOS names that differ
-    only in case are one file.
-    """
-
-    def __init__(self, files: Mapping[str, Path]) -> None:
-        self.files: dict[str, Path | bytes] = {}
-        self._taken: dict[str, str] = {}
-        self._folders: set[str] = set()
-        self._inside = {path.resolve(): name for name, path in files.items()}
-        for name, path in files.items():
-            self.add(name, path)
-
-    def add(self, name: str, file: Path | bytes) -> None:
-        """Takes ``file`` in under ``name``; naming a file of the model folder once more is fine."""
-        if isinstance(file, Path) and self._inside.get(file.resolve()) == name and name in self.files:
-            return
-        above = [str(folder) for folder in PurePosixPath(name).parents[:-1]]
-        for part in (name, *above):
-            if other := self._taken.get(_key(part)):
-                raise UsageError(f"{_source(file)}: {other!r} is in the archive already{_from(self.files[other])}")
-        if _key(name) in self._folders:
-            raise UsageError(f"{_source(file)}: {name!r} is a folder in the archive already")
-        self.files[name] = file
-        self._taken[_key(name)] = name
-        self._folders.update(map(_key, above))
-
-    def add_file(self, option: str, path: Path, name: str) -> None:
-        """The same for a file that somebody named at the command line."""
-        if not path.is_file():
-            raise UsageError(f"{option} {path}: no such file")
-        self.add(name, path)
-
-    def add_aux(self, key: str, path: Path) -> str:
-        """Takes an auxiliary file in, unless it came with the model folder; returns its path in the archive."""
-        from tsbatch.auxiliary import READERS
-
-        if path.suffix.lower() not in READERS:
-            raise UsageError(f"--aux {key}={path}: unknown kind of file; known are {', '.join(READERS)}")
-        name = self._inside.get(path.resolve())
-        if name is None:
-            name = f"{AUX_FOLDER}/{path.name}"
-            self.add_file(f"--aux {key}:", path, name)
-        return name
-
-    def add_extra(self, path: Path) -> None:
-        """Takes a file in at the root, or a folder under its own name."""
-        if not path.is_dir():
-            self.add_file("--extra", path, path.name)
-            return
-        for inside, file in model_folder.walk(path).items():
-            if not model_folder.clutter(inside):
-                self.add(f"{path.resolve().name}/{inside}", file)
-
-
-def _key(name: str) -> str:
-    return unicodedata.normalize("NFC", name).casefold()
-
-
-def _source(file: Path | bytes) -> str:
-    return "tsbatch's own file" if isinstance(file, bytes) else str(file)
-
-
-def _from(file: Path | bytes) -> str:
-    return f" (from {file})" if isinstance(file, Path) else ""
 
 
 def _check_identity(name: str, version: str) -> None:

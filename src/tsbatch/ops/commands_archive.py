@@ -18,6 +18,7 @@ from tsbatch.ops import console, mar_file
 from tsbatch.ops.archive import Archive, free_target, plan, write
 from tsbatch.ops.engine_trial import BOUND, HEADS, Trial
 from tsbatch.ops.handler_files import entry_file
+from tsbatch.ops.mar_file import HASHES_NAME, Format
 from tsbatch.ops.model_config import DEFAULTS, ModelConfig, read
 from tsbatch.settings import Dtype
 
@@ -71,11 +72,22 @@ def package_command(
     aux: Annotated[list[str] | None, typer.Option(help="NAME=FILE, read once into self.aux; may be repeated.")] = None,
     extra: Annotated[list[Path] | None, typer.Option(help="A further file or folder; may be repeated.")] = None,
     requirements: Annotated[Path | None, typer.Option(help="A requirements file for the server to install.")] = None,
+    form: Annotated[
+        Format,
+        typer.Option(
+            "--format",
+            help="mar (stored, not compressed), mar-compressed, tar.gz, or folder: a directory of the model store that"
+            " TorchServe uses in place, for models too big to copy.",
+        ),
+    ] = "mar",
+    link: Annotated[bool, typer.Option("--link", help="With --format folder: hard links instead of copies.")] = False,
     output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write to.")] = Path("model_store"),
     force: Annotated[bool, typer.Option("--force", help="Replace an archive that is there.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Turn a model folder into an archive ready for dynamic batching."""
+    if link and form != "folder":
+        raise UsageError(f"--link goes with --format folder, not with {form}")
     asked = ModelConfig(
         workers=workers,
         batch_size=batch_size,
@@ -95,9 +107,9 @@ def package_command(
         extra=extra or (),
         requirements=requirements,
     )
-    free_target(archive, output, force=force)  # before anything moves
+    free_target(archive, output, form=form, force=force)  # before anything moves
     with _engine(archive, engine, dtype, engine_bound) as (archive, trials):
-        path, digest = _write(archive, output, force=force)
+        path, digest = _write(archive, output, form, link=link, force=force)
         if as_json:
             console.emit_json({**_report(archive, path, digest), "engines": [asdict(trial) for trial in trials]})
         else:
@@ -151,11 +163,16 @@ def _engine(
             yield chosen, trials
 
 
-def _write(archive: Archive, output: Path, *, force: bool) -> tuple[Path, str]:
-    with console.progress(f"packing {archive.name}.mar (MB)", total=round(2 * archive.size / MEGABYTE)) as step:
-        path = write(archive, output, force=force, on_bytes=lambda count: step.advance(count / MEGABYTE))
-        digest = mar_file.sha256(path, on_bytes=lambda count: step.advance(count / MEGABYTE))
-    return path, digest
+def _write(archive: Archive, output: Path, form: Format, *, link: bool, force: bool) -> tuple[Path, str]:
+    """The archive's path, and the SHA-256 of the file, for a folder that of its list of hashes."""
+    name, size = mar_file.file_name(archive.name, form), archive.size / MEGABYTE
+    with console.progress(f"packing {name} (MB)", total=round(size if form == "folder" else 2 * size)) as step:
+
+        def moved(count: int) -> None:
+            step.advance(count / MEGABYTE)
+
+        path = write(archive, output, form=form, link=link, force=force, on_bytes=moved)
+        return path, mar_file.sha256(path / HASHES_NAME if path.is_dir() else path, on_bytes=moved)
 
 
 def _report(archive: Archive, path: Path, digest: str) -> dict[str, object]:
@@ -164,12 +181,17 @@ def _report(archive: Archive, path: Path, digest: str) -> dict[str, object]:
         "archive": str(path.resolve()),
         "name": archive.name,
         "version": archive.version,
-        "bytes": path.stat().st_size,
+        "bytes": _size(path),
         "sha256": digest,
         "config": dict(archive.config),
         "left_out": list(archive.left_out),
         "notes": list(archive.notes),
     }
+
+
+def _size(path: Path) -> int:
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def _tell(archive: Archive, path: Path, digest: str, trials: Sequence[Trial]) -> None:
@@ -184,7 +206,7 @@ def _tell(archive: Archive, path: Path, digest: str, trials: Sequence[Trial]) ->
         names = ", ".join(archive.left_out[:SHOWN]) + (f" and {rest} more" if rest > 0 else "")
         console.say(f"left out as not needed: {names}")
     numbers = ", ".join(f"{key} {archive.config[key]}" for key in DEFAULTS)
-    typer.echo(f"{path}  {path.stat().st_size / MEGABYTE:.1f} MB  {archive.name} {archive.version}")
+    typer.echo(f"{path}  {_size(path) / MEGABYTE:.1f} MB  {archive.name} {archive.version}")
     typer.echo(f"sha256 {digest}")
     typer.echo(numbers)
     typer.echo(f"next: {_quoted(['tsbatch', 'serve', '--models', str(path)])}")

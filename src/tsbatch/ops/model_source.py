@@ -6,7 +6,9 @@ import json
 import os
 import re
 import shutil
+import tarfile
 import zipfile
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,11 @@ from tsbatch.errors import UsageError
 MANIFEST = "MAR-INF/MANIFEST.json"
 URL = re.compile(r"^[a-z][a-z0-9+]+://", re.IGNORECASE)
 ALL = "all"
+ZIPS = {".mar"}
+ENDINGS = (".mar", ".model", ".tar.gz")
+"""Files that ``load_models=all`` takes, beside folders (ModelServer.java)."""
+
+BROKEN = (zipfile.BadZipFile, tarfile.TarError, zlib.error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +58,7 @@ class ModelSource:
     def name(self) -> str:
         """The name it will be served under."""
         # TorchServe's own rule for a manifest without a name (ModelServer.getDefaultModelName).
-        fallback = re.sub(r"(\W|^_)", "_", self.path.name.removesuffix(".mar"))
+        fallback = re.sub(r"(\W|^_)", "_", self.path.name.removesuffix(".mar").removesuffix(".model"))
         return str(self.alias or self._manifest().get("modelName") or fallback)
 
     @property
@@ -62,13 +69,8 @@ class ModelSource:
 
     def _manifest(self) -> dict[str, Any]:
         try:
-            if self.path.is_dir():
-                text = (self.path / MANIFEST).read_text(encoding="utf-8")
-            else:
-                with zipfile.ZipFile(self.path) as archive:
-                    text = archive.read(MANIFEST).decode("utf-8")
-            model: dict[str, Any] = json.loads(text)["model"]
-        except (OSError, KeyError, ValueError, TypeError, zipfile.BadZipFile) as error:
+            model: dict[str, Any] = json.loads(manifest_text(self.path))["model"]
+        except (OSError, EOFError, KeyError, ValueError, TypeError, *BROKEN) as error:
             raise UsageError(f"{self.path} is no model archive: {error}") from error
         return model
 
@@ -82,8 +84,28 @@ class ModelSource:
             if not target.exists() and not target.is_symlink():
                 place(self.path, target)
                 return name
-            name = f"{self.path.stem}-{number + 2}{self.path.suffix}"
+            ending = ".tar.gz" if self.path.name.endswith(".tar.gz") else self.path.suffix
+            name = f"{self.path.name.removesuffix(ending)}-{number + 2}{ending}"
         raise UsageError(f"a thousand archives named {self.path.name} are in {store}")
+
+
+def manifest_text(path: Path) -> bytes:
+    """The manifest in an archive or a model folder, as it is.
+
+    Raises:
+        OSError, EOFError, KeyError: it cannot be read, or has no manifest; or one of BROKEN.
+    """
+    if path.is_dir():
+        return (path / MANIFEST).read_bytes()
+    if path.suffix in ZIPS:
+        with zipfile.ZipFile(path) as archive:
+            return archive.read(MANIFEST)
+    with tarfile.open(path, "r|gz") as packed:
+        for entry in packed:
+            # TorchServe takes a file that is not called .mar for one of these, and drops the first folder's name.
+            if entry.name.partition("/")[2] == MANIFEST and (stream := packed.extractfile(entry)) is not None:
+                return stream.read()
+    raise KeyError(f"there is no {MANIFEST} in it")
 
 
 def place(source: Path, target: Path) -> None:
@@ -102,7 +124,7 @@ def place(source: Path, target: Path) -> None:
 def sources_in(store: Path) -> list[ModelSource]:
     """Every archive and model folder of a model store, as ``load_models=all`` takes them."""
     found = (path for path in sorted(store.iterdir()) if not path.name.startswith("."))
-    return [ModelSource(path) for path in found if path.is_dir() or path.suffix in {".mar", ".model"}]
+    return [ModelSource(path) for path in found if path.is_dir() or path.name.endswith(ENDINGS)]
 
 
 def sources_of(load_models: str, store: Path) -> list[ModelSource]:

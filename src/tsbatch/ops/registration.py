@@ -136,7 +136,7 @@ def url_of(archive: str, instance: Instance | None, management: Management) -> s
         return archive
     path = Path(archive)
     if instance is None:
-        return path.absolute().as_uri() if path.exists() and management.here else archive
+        return elsewhere(path) if path.exists() and management.here else archive
     if not path.exists():
         if path.name == archive and (instance.model_store / archive).exists():
             return archive
@@ -148,5 +148,12 @@ def url_of(archive: str, instance: Instance | None, management: Management) -> s
         return source.link_into(instance.model_store)
     if (instance.model_store / path.name).exists():
         raise UsageError(f"the model store {instance.model_store} holds another {path.name}; rename one of the two")
-    # TorchServe copies it into the model store, and removes the copy when the model is unregistered.
-    return source.path.as_uri()
+    return elsewhere(source.path)
+
+
+def elsewhere(path: Path) -> str:
+    """How a server is told of an archive outside its model store.
+
+    A file it copies into the store, and removes the copy when the model is unregistered; a folder it uses in its place.
+    """
+    return str(path.resolve()) if path.is_dir() else path.absolute().as_uri()

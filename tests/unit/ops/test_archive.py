@@ -6,6 +6,7 @@ import concurrent.futures
 import json
 import os
 import shutil
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tsbatch.errors import UsageError
 from tsbatch.ops.archive import package, plan, write
 from tsbatch.ops.mar_file import sha256
 from tsbatch.ops.model_config import ModelConfig
+from tsbatch.ops.model_source import ModelSource
 
 
 @pytest.fixture
@@ -56,6 +58,7 @@ def test_what_an_archive_holds(tmp_path, model):
             "model.safetensors",
             "text_embedding.py",
             "tokenizer.json",
+            "MAR-INF/tsbatch.json",
         ]
         assert archive.read("1_Pooling/config.json") == b'{"pooling": "mean"}'
         assert archive.read("model.safetensors") == (model / "model.safetensors").read_bytes()
@@ -81,12 +84,46 @@ def test_the_same_inputs_give_the_same_bytes(tmp_path, model):
     assert sha256(third) != sha256(first)
 
 
-def test_an_archive_that_is_there_needs_force(tmp_path, model):
-    archive = embedding(model)
-    path = write(archive, tmp_path)
-    with pytest.raises(UsageError, match=r"m\.mar exists; replace it with --force"):
-        write(archive, tmp_path)
-    assert write(archive, tmp_path, force=True) == path
+@pytest.mark.parametrize("form, name", [("mar", "m.mar"), ("tar.gz", "m.tar.gz"), ("folder", "m")])
+def test_an_archive_that_is_there_needs_force(tmp_path, model, form, name):
+    archive, store = embedding(model), tmp_path / "store"
+    path = write(archive, store, form=form)
+    with pytest.raises(UsageError, match=rf"{name} exists; replace it with --force"):
+        write(archive, store, form=form)
+    assert write(archive, store, form=form, force=True) == path == store / name
+    assert list(store.iterdir()) == [path]
+
+
+def test_something_else_of_that_name_is_never_replaced(tmp_path, model):
+    (tmp_path / "m").touch()
+    (tmp_path / "m.mar").mkdir()
+    for form, kind in (("folder", "file"), ("mar", "folder")):
+        with pytest.raises(UsageError, match=f"is a {kind} of another format"):
+            write(embedding(model), tmp_path, form=form, force=True)
+
+
+@pytest.mark.parametrize("form", ["mar", "mar-compressed", "tar.gz", "folder"])
+def test_every_format_holds_the_same(tmp_path, model, form):
+    path = write(embedding(model), tmp_path / "store", form=form)
+    source = ModelSource.parse(path)
+    assert (source.name, source.version) == ("m", "1.0")
+    assert files_of(path) == files_of(write(embedding(model), tmp_path / "other"))
+
+
+def files_of(path):
+    if path.is_dir():
+        found = [file for file in path.rglob("*") if file.is_file()]
+        return {file.relative_to(path).as_posix(): file.read_bytes() for file in found}
+    if path.suffix == ".mar":
+        with zipfile.ZipFile(path) as archive:
+            return {name: archive.read(name) for name in archive.namelist()}
+    with tarfile.open(path) as archive:
+        return {name.partition("/")[2]: archive.extractfile(name).read() for name in archive.getnames()}
+
+
+def test_a_folder_of_links(tmp_path, model):
+    path = package(name="m", task="text-embedding", model_dir=model, output_dir=tmp_path, form="folder", link=True)
+    assert (path / "model.safetensors").samefile(model / "model.safetensors")
 
 
 def test_a_failure_half_way_keeps_the_old_archive(tmp_path, model):
@@ -111,6 +148,21 @@ def test_many_packings_of_one_name_do_not_meet(tmp_path, model):
     with zipfile.ZipFile(paths[0]) as archive:
         assert archive.testzip() is None
         assert archive.read("model.safetensors") == (model / "model.safetensors").read_bytes()
+
+
+def test_of_many_packings_without_force_one_succeeds(tmp_path, model):
+    archive = embedding(model)
+
+    def attempt(_):
+        try:
+            return write(archive, tmp_path / "store")
+        except UsageError as error:
+            return str(error)
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        done = list(pool.map(attempt, range(8)))
+    assert sum(isinstance(result, Path) for result in done) == 1
+    assert all("exists" in result for result in done if isinstance(result, str))
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path, model):

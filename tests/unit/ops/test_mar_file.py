@@ -1,28 +1,46 @@
-"""The bytes of an archive and how they reach the disk."""
+"""The bytes of an archive, format by format."""
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
+import json
 import os
-import signal
-import subprocess
-import sys
+import tarfile
 import zipfile
 
 import pytest
 
+from tsbatch.errors import UsageError
 from tsbatch.ops import mar_file
-from tsbatch.ops.mar_file import appearing, sha256, write_zip
+from tsbatch.ops.mar_file import HASHES_NAME, Reading, sha256, write_folder, write_tar, write_zip
+
+
+def files_in(folder):
+    (folder / "w").write_bytes(os.urandom(3_000_000))
+    return {"z/ü.txt": b"1", "a": folder / "w", "M/x": b""}
+
+
+def contents(files):
+    return {name: file if isinstance(file, bytes) else file.read_bytes() for name, file in files.items()}
+
+
+def check_hashes(document, files):
+    found = json.loads(document)
+    assert found["schema"] == 1
+    assert found["files"] == {
+        name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        for name, content in contents(files).items()
+    }
 
 
 def test_entries_are_stored_sorted_and_without_a_time(tmp_path):
-    (tmp_path / "w").write_bytes(b"x" * 3_000_000)
     stream, counted = io.BytesIO(), []
-    write_zip({"z/ü.txt": b"1", "a": tmp_path / "w", "M/x": b""}, stream, counted.append)
+    write_zip(Reading(files_in(tmp_path), on_bytes=counted.append), stream)
     with zipfile.ZipFile(stream) as archive:
         assert archive.testzip() is None
-        assert archive.namelist() == ["M/x", "a", "z/ü.txt"]
+        assert archive.namelist() == ["M/x", "a", "z/ü.txt", HASHES_NAME]
         assert archive.read("z/ü.txt") == b"1"
         for entry in archive.infolist():
             assert entry.compress_type == zipfile.ZIP_STORED
@@ -41,62 +59,65 @@ def test_sha256_is_that_of_the_file(tmp_path):
     assert sha256(path) == sha256(path, counted.append)
 
 
-@pytest.fixture(params=["nameless", "named"])
-def either_way(request, monkeypatch):
-    if request.param == "named":
-        monkeypatch.delattr(os, "O_TMPFILE", raising=False)
+@pytest.mark.parametrize("compress", [False, True])
+def test_a_zip_holds_the_files_and_their_hashes(tmp_path, compress):
+    files, stream = files_in(tmp_path), io.BytesIO()
+    write_zip(Reading(files, {"python": "cp311"}), stream, compress=compress)
+    with zipfile.ZipFile(stream) as archive:
+        assert {name: archive.read(name) for name in files} == contents(files)
+        check_hashes(archive.read(HASHES_NAME), files)
+        assert json.loads(archive.read(HASHES_NAME))["python"] == "cp311"
+        kinds = {entry.compress_type for entry in archive.infolist()}
+    assert kinds == {zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED}
 
 
-@pytest.mark.usefixtures("either_way")
-def test_the_file_appears_whole_and_replaces_the_old_one(tmp_path):
-    target = tmp_path / "m.mar"
-    target.write_bytes(b"old")
-    with appearing(target) as stream:
-        stream.write(b"new")
-        stream.flush()
-        assert target.read_bytes() == b"old"
-    assert target.read_bytes() == b"new"
-    assert list(tmp_path.iterdir()) == [target]
+def test_a_tar_has_one_folder_and_the_manifest_first(tmp_path):
+    files, stream, counted = files_in(tmp_path), io.BytesIO(), []
+    files["MAR-INF/MANIFEST.json"] = b"{}"
+    write_tar(Reading(files, on_bytes=counted.append), stream, "m")
+    stream.seek(0)
+    with tarfile.open(fileobj=stream, mode="r:gz") as archive:
+        names = archive.getnames()
+        assert {name: archive.extractfile(f"m/{name}").read() for name in files} == contents(files)
+        check_hashes(archive.extractfile(f"m/{HASHES_NAME}").read(), files)
+        assert {(entry.mtime, entry.uid, entry.uname, entry.mode) for entry in archive} == {
+            (mar_file.LONG_AGO, 0, "", 0o644)
+        }
+    assert names == ["m/MAR-INF/MANIFEST.json", "m/M/x", "m/a", "m/z/ü.txt", f"m/{HASHES_NAME}"]
+    assert sum(counted) == 3_000_003
+    assert gzip.decompress(stream.getvalue())
+    assert stream.getvalue()[4:8] == bytes(4), "no time in the gzip header"
 
 
-@pytest.mark.usefixtures("either_way")
-def test_its_mode_is_that_of_any_new_file(tmp_path):
-    with appearing(tmp_path / "m.mar") as stream:
-        stream.write(b"new")
-    (tmp_path / "other").write_bytes(b"")
-    assert (tmp_path / "m.mar").stat().st_mode == (tmp_path / "other").stat().st_mode
+@pytest.mark.parametrize("how", ["copy", "plain copy", "link"])
+def test_a_folder_holds_the_files_and_their_hashes(tmp_path, monkeypatch, how):
+    if how == "plain copy":
+        monkeypatch.delattr(os, "copy_file_range", raising=False)
+    (tmp_path / "from").mkdir()
+    (tmp_path / "to").mkdir()
+    files, folder = files_in(tmp_path / "from"), tmp_path / "to"
+    write_folder(Reading(files), folder, link=how == "link")
+    assert {name: (folder / name).read_bytes() for name in files} == contents(files)
+    check_hashes((folder / HASHES_NAME).read_bytes(), files)
+    assert (folder / "a").samefile(files["a"]) == (how == "link")
 
 
-@pytest.mark.usefixtures("either_way")
-@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
-def test_an_interruption_leaves_the_old_file_and_nothing_else(tmp_path, error):
-    target = tmp_path / "m.mar"
-    target.write_bytes(b"old")
-    with pytest.raises(error):
-        _fail_half_way(target, error)
-    assert target.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [target]
+def test_a_hard_link_that_cannot_be_made(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", refuse)
+    (tmp_path / "to").mkdir()
+    with pytest.raises(UsageError, match=r"w: no hard link can be made .*leave out --link"):
+        write_folder(Reading(files_in(tmp_path)), tmp_path / "to", link=True)
 
 
-def _fail_half_way(target, error):
-    with appearing(target) as stream:
-        stream.write(b"half")
-        raise error
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from tsbatch.ops.mar_file import appearing
-with appearing(Path(sys.argv[1])) as stream:
-    stream.write(b"half" * 100_000)
-    stream.flush()
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "O_TMPFILE"), reason="only Linux has files without a name")
-def test_a_killed_writer_leaves_nothing(tmp_path):
-    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "m.mar")], timeout=60, check=False)
-    assert done.returncode == -signal.SIGKILL
-    assert list(tmp_path.iterdir()) == []
+def test_a_file_that_changes_meanwhile_is_named(tmp_path):
+    path = tmp_path / "w"
+    path.write_bytes(b"12345")
+    for content in (b"1234567", b"1"):
+        reading = Reading({"w": path})
+        reading.size = lambda name: 5  # what it was a moment ago
+        path.write_bytes(content)
+        with pytest.raises(UsageError, match="w: changed while it was packed"):
+            list(reading.blocks("w"))

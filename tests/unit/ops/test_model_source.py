@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import tarfile
 import zipfile
 
 import pytest
@@ -59,6 +60,33 @@ def test_links_in_a_store_of_ours(tmp_path):
     first, second = ModelSource(mar(tmp_path / "a" / "m.mar")), ModelSource(mar(tmp_path / "b" / "m.mar"))
     assert [first.link_into(store), first.link_into(store), second.link_into(store)] == ["m.mar", "m.mar", "m-2.mar"]
     assert (store / "m-2.mar").resolve() == second.path
+
+
+def test_a_tar_and_a_folder(tmp_path):
+    (tmp_path / "m" / "MAR-INF").mkdir(parents=True)
+    (tmp_path / "m" / "MAR-INF" / "MANIFEST.json").write_text('{"model": {"modelName": "embed"}}')
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        with tarfile.open(tmp_path / folder / "m.tar.gz", "w:gz") as packed:
+            packed.add(tmp_path / "m", "root")
+    first, second = (ModelSource.parse(tmp_path / folder / "m.tar.gz") for folder in ("a", "b"))
+    assert first.name == ModelSource.parse(tmp_path / "m").name == "embed"
+    store = tmp_path / "store"
+    store.mkdir()
+    assert [first.link_into(store), second.link_into(store)] == ["m.tar.gz", "m-2.tar.gz"]
+    assert ModelSource(tmp_path / "m").link_into(store) == "m"
+    assert [source.path.name for source in sources_of("all", store)] == ["m", "m-2.tar.gz", "m.tar.gz"]
+
+
+@pytest.mark.parametrize("content", [b"hello", b"\x1f\x8b\x08broken"])
+def test_tars_that_are_none(tmp_path, content):
+    (tmp_path / "m.tar.gz").write_bytes(content)
+    with pytest.raises(UsageError, match=r"m\.tar\.gz is no model archive"):
+        ModelSource.parse(tmp_path / "m.tar.gz")
+    with tarfile.open(tmp_path / "empty.tar.gz", "w:gz"):
+        pass
+    with pytest.raises(UsageError, match=r"no MAR-INF/MANIFEST\.json"):
+        ModelSource.parse(tmp_path / "empty.tar.gz")
 
 
 def test_a_system_that_refuses_links(tmp_path, monkeypatch):

@@ -1,0 +1,186 @@
+"""Files and folders that appear on the disk whole or not at all, whoever else writes the same name at the same time.
+
+What is being written is hidden, and TorchServe's model store skips hidden names. A writer that is killed on a system
+where files cannot be without a name leaves its hidden one; the next writer of that name removes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, BinaryIO
+
+PART = ".part"
+SECONDS_UNTIL_LOCKED = 60
+"""A part without a lock that is younger may belong to a writer that has not come to lock it yet."""
+
+TAKEN = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
+"""Why a folder cannot be renamed when its new name is another's."""
+
+
+@contextlib.contextmanager
+def appearing(target: Path, *, replace: bool = True) -> Iterator[BinaryIO]:
+    """A stream whose bytes become ``target`` when the block ends well.
+
+    On Linux the file has no name until then, so that even SIGKILL leaves nothing behind.
+
+    Args:
+        target: the file.
+        replace: take the place of what is there.
+
+    Raises:
+        FileExistsError: something is there, and ``replace`` is false.
+    """
+    _remove_leftovers(target)
+    part = _part(target)
+    try:
+        with _nameless(target.parent) or part.open("xb+") as stream, _locked(stream):
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+            if not part.exists():
+                _name(stream, part)
+        if replace:
+            part.replace(target)
+        else:
+            _move_to_free(part, target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def appearing_folder(target: Path, *, replace: bool = True) -> Iterator[Path]:
+    """An empty folder beside ``target`` that becomes ``target`` when the block ends well.
+
+    Args:
+        target: the folder.
+        replace: take the place of the folder that is there; for a moment neither has the name.
+
+    Raises:
+        FileExistsError: something is there, and ``replace`` is false.
+    """
+    _remove_leftovers(target)
+    part = _part(target)
+    part.mkdir()
+    try:
+        with _locked_folder(part):
+            yield part
+        while not _renamed(part, target):
+            if not replace:
+                raise FileExistsError(f"{target} exists")
+            _move_away(target)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _part(target: Path) -> Path:
+    return target.with_name(f".{target.name}.{secrets.token_hex(8)}{PART}")
+
+
+def _nameless(folder: Path) -> BinaryIO | None:
+    if not hasattr(os, "O_TMPFILE") or not Path("/proc/self/fd").is_dir():
+        return None
+    try:
+        return os.fdopen(os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o666), "wb+")
+    except OSError:  # a file system without it
+        return None
+
+
+def _name(stream: BinaryIO, path: Path) -> None:
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        # Only with a folder descriptor does os.link follow the link in /proc.
+        os.link(f"/proc/self/fd/{stream.fileno()}", path.name, dst_dir_fd=folder)
+    finally:
+        os.close(folder)
+
+
+def _move_to_free(part: Path, target: Path) -> None:
+    try:
+        os.link(part, target)  # unlike renaming, it takes nobody's place
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links
+        if target.exists():
+            raise FileExistsError(f"{target} exists") from None
+        part.rename(target)
+
+
+def _renamed(part: Path, target: Path) -> bool:
+    try:
+        part.rename(target)
+    except OSError as error:
+        if error.errno not in TAKEN:
+            raise
+        return False
+    return True
+
+
+def _move_away(target: Path) -> None:
+    old = _part(target)
+    try:
+        target.rename(old)
+    except FileNotFoundError:  # another writer was faster
+        return
+    if old.is_dir() and not old.is_symlink():
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        old.unlink()
+
+
+@contextlib.contextmanager
+def _locked(stream: IO[bytes]) -> Iterator[None]:
+    with contextlib.suppress(ImportError, OSError):  # Windows: it refuses to remove an open file by itself
+        import fcntl
+
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    yield
+
+
+@contextlib.contextmanager
+def _locked_folder(folder: Path) -> Iterator[None]:
+    if os.name == "nt":
+        yield
+        return
+    import fcntl
+
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _remove_leftovers(target: Path) -> None:
+    for path in target.parent.glob(f".{_literal(target.name)}.{'[0-9a-f]' * 16}{PART}"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > SECONDS_UNTIL_LOCKED and not _in_use(path):
+                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
+
+
+def _literal(name: str) -> str:
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
+
+
+def _in_use(path: Path) -> bool:
+    """Whether its writer lives; where that cannot be known, it is taken to."""
+    try:
+        import fcntl
+    except ImportError:
+        return path.is_dir()
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
