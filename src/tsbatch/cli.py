@@ -94,7 +94,7 @@ def build_app() -> typer.Typer:
     """The typer application with every verb; also what the documentation is made from."""
     import typer
 
-    from tsbatch.ops import commands_archive, commands_develop, commands_server
+    from tsbatch.ops import commands_develop, commands_inspect, commands_package, commands_server
 
     app = typer.Typer(
         name="tsbatch",
@@ -111,7 +111,7 @@ def build_app() -> typer.Typer:
             print(f"tsbatch {__version__}")
             raise typer.Exit
 
-    for commands in (commands_develop, commands_archive, commands_server):
+    for commands in (commands_develop, commands_package, commands_inspect, commands_server):
         commands.register(app)
     return app
 

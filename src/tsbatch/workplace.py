@@ -44,10 +44,15 @@ def unpack(archive: Path, folder: Path) -> None:
         raise LoadError(f"{archive}: not a readable model archive ({error}); pack it again") from error
 
 
+def leads_out(name: str) -> bool:
+    """Whether a path inside an archive would lie outside the folder, by the rules of either system."""
+    path = PureWindowsPath(name)
+    return bool(path.drive or path.root or ".." in path.parts)
+
+
 def _refuse_escape(archive: Path, entry: zipfile.ZipInfo) -> None:
-    # The name as it was written, by the rules of either system: zipfile itself would quietly bend it into the folder.
-    path = PureWindowsPath(entry.orig_filename)
-    outside = bool(path.drive or path.root or ".." in path.parts)
+    # The name as it was written: zipfile itself would quietly bend it into the folder.
+    outside = leads_out(entry.orig_filename)
     if outside or stat.S_ISLNK(entry.external_attr >> 16):
         what = "would lie outside the folder" if outside else "is a link"
         raise LoadError(f"{archive}: the entry {entry.orig_filename!r} {what}; do not use this archive")
