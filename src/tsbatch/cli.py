@@ -94,7 +94,7 @@ def build_app() -> typer.Typer:
     """The typer application with every verb; also what the documentation is made from."""
     import typer
 
-    from tsbatch.ops import commands_develop, commands_inspect, commands_package, commands_server
+    from tsbatch.ops import commands_develop, commands_inspect, commands_lint, commands_package, commands_server
 
     app = typer.Typer(
         name="tsbatch",
