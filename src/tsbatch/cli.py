@@ -111,7 +111,7 @@ def build_app() -> typer.Typer:
             print(f"tsbatch {__version__}")
             raise typer.Exit
 
-    for commands in (commands_develop, commands_package, commands_inspect, commands_server):
+    for commands in (commands_develop, commands_lint, commands_package, commands_inspect, commands_server):
         commands.register(app)
     return app
 
