@@ -94,7 +94,15 @@ def build_app() -> typer.Typer:
     """The typer application with every verb; also what the documentation is made from."""
     import typer
 
-    from tsbatch.ops import commands_develop, commands_inspect, commands_lint, commands_package, commands_server
+    from tsbatch.ops import (
+        commands_check,
+        commands_develop,
+        commands_diagnose,
+        commands_inspect,
+        commands_lint,
+        commands_package,
+        commands_server,
+    )
 
     app = typer.Typer(
         name="tsbatch",
@@ -111,7 +119,15 @@ def build_app() -> typer.Typer:
             print(f"tsbatch {__version__}")
             raise typer.Exit
 
-    for commands in (commands_develop, commands_lint, commands_package, commands_inspect, commands_server):
+    for commands in (
+        commands_develop,
+        commands_check,
+        commands_lint,
+        commands_package,
+        commands_inspect,
+        commands_server,
+        commands_diagnose,
+    ):
         commands.register(app)
     return app
 

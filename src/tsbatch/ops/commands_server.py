@@ -16,11 +16,11 @@ import typer
 from tsbatch.errors import UsageError
 from tsbatch.ops import instance as instances
 from tsbatch.ops import registration
-from tsbatch.ops.console import Step, emit_json, progress, say, table
+from tsbatch.ops.console import emit_json, progress, say, table, telling
 from tsbatch.ops.curl import curl_line
 from tsbatch.ops.instance import DEFAULT_NAME, Instance
 from tsbatch.ops.launch import last_words
-from tsbatch.ops.management import Management, Progress, models_of, summary
+from tsbatch.ops.management import Management, models_of, summary
 from tsbatch.ops.server import Server, ServerError, reach
 from tsbatch.ops.signals import end_on_signals
 from tsbatch.ops.tokens import FixedToken
@@ -233,21 +233,6 @@ def is_address(text: str) -> bool:
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:  # a bracket that is not closed, a port over 65535
         return False
-
-
-@contextlib.contextmanager
-def telling() -> Iterator[Progress]:
-    """Progress that begins with the first thing told, so that an error before it stays a single line."""
-    with contextlib.ExitStack() as stack:
-        steps: list[Step] = []
-
-        def tell(message: str) -> None:
-            if not steps:
-                steps.append(stack.enter_context(progress(message)))
-            elif message != steps[0].description:
-                steps[0].describe(message)
-
-        yield tell
 
 
 def show_server(server: Server, served: Sequence[dict[str, Any]], *, json: bool) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,9 @@ WIDE = 10_000
 
 SECONDS_BETWEEN_LINES = 5.0
 """How often progress is reported where nothing can move."""
+
+PATIENCE = 20.0
+"""Seconds until :func:`telling` says anything there: when the work fails before, the reason is all there is to read."""
 
 
 def say(message: str) -> None:
@@ -96,19 +99,35 @@ class Step:
 
 
 @contextmanager
-def progress(description: str, total: float | None = None) -> Iterator[Step]:
+def progress(description: str, total: float | None = None, *, after: float = 0.0) -> Iterator[Step]:
     """Show how a long job goes: a bar on a terminal, otherwise a line now and then.
 
     Args:
         description: what is being done, in the present participle.
         total: how much there is to do; None when nobody knows.
+        after: seconds of silence before the first line, where there is no bar.
     """
     with (
         _bar(description, total)
         if console.is_terminal and not console.is_dumb_terminal
-        else _lines(description, total) as step
+        else _lines(description, total, after) as step
     ):
         yield step
+
+
+@contextmanager
+def telling() -> Iterator[Callable[[str], None]]:
+    """Progress by messages, of which the first begins it; see :data:`PATIENCE` for where there is no terminal."""
+    with ExitStack() as stack:
+        steps: list[Step] = []
+
+        def tell(message: str) -> None:
+            if not steps:
+                steps.append(stack.enter_context(progress(message, after=PATIENCE)))
+            else:
+                steps[0].describe(message)
+
+        yield tell
 
 
 @contextmanager
@@ -121,23 +140,24 @@ def _bar(description: str, total: float | None) -> Iterator[Step]:
 
 
 @contextmanager
-def _lines(description: str, total: float | None) -> Iterator[Step]:
+def _lines(description: str, total: float | None, after: float) -> Iterator[Step]:
     started = last = time.monotonic()
-    shown = description
+    shown: str | None = None
     of = "" if total is None else f" of {total:g}"
 
     def show(done: float, text: str) -> None:
         nonlocal last, shown
         now = time.monotonic()
-        if text == shown and now - last < SECONDS_BETWEEN_LINES:
+        if now - started < after or (text == shown and now - last < SECONDS_BETWEEN_LINES):
             return
         last, shown = now, text
         say(f"{text}: {done:g}{of}, {now - started:.0f} s" if done else f"{text} ...")
 
-    say(f"{description} ...")
+    show(0, description)
     step = Step(show, description)
     yield step
-    say(f"{step.description}: done in {time.monotonic() - started:.1f} s")
+    if shown is not None:
+        say(f"{step.description}: done in {time.monotonic() - started:.1f} s")
 
 
 def _plain(value: Any) -> Any:

@@ -20,6 +20,7 @@ import httpx
 
 from tsbatch.errors import UsageError
 from tsbatch.ops.failure import ServerError
+from tsbatch.ops.load_failure import load_failed
 from tsbatch.ops.tokens import FixedToken, TokenSource
 from tsbatch.ops.worker_log import Reason, WorkerLog
 
@@ -208,7 +209,8 @@ class Management:
             log: the logs, followed since before the workers started; failures show at once with them.
 
         Raises:
-            ServerError: when a worker died, with its reason, or the time is over.
+            LoadFailed: when a worker died, with its reason and what to do.
+            ServerError: when the time is over.
         """
         tell = on_progress or (lambda _: None)
         begin = time.monotonic()
@@ -220,7 +222,7 @@ class Management:
                 tell(f"{who}: {wanted} workers READY")
                 return model
             if log is not None and log.died(who.name, who.version):
-                raise ServerError(f"the model {who} cannot load: {last_words(log, who)}")
+                raise load_failed(str(who), last_words(log, who), model)
             allowed = timeout if timeout is not None else SECONDS_FOR_PROCESS + model.get("startupTimeout", 120) + 10
             if time.monotonic() - begin > allowed:
                 raise ServerError(f"the model {who} has {ready} of {wanted} workers READY after {allowed:.0f} s")

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from tsbatch.errors import TsbatchError, UsageError
-from tsbatch.ops.failure import ServerError
+from tsbatch.ops.failure import LoadFailed, ServerError
 from tsbatch.ops.instance import Instance
+from tsbatch.ops.load_failure import with_archive
 from tsbatch.ops.management import Management, ModelVersion, Progress
 from tsbatch.ops.model_source import URL, ModelSource
 
@@ -68,7 +69,7 @@ def register(
 
     Raises:
         UsageError: when there is no such archive, or the server refuses it.
-        ServerError: when its workers cannot load it; it is not registered then.
+        LoadFailed: when its workers cannot load it; it is not registered then.
     """
     asked = asked or {}
     url = url_of(archive, instance, management)
@@ -83,10 +84,12 @@ def register(
         raise ServerError(f"the server took {archive} and does not list it; another client may have unregistered it")
     try:
         model = management.wait_ready(who.name, who.version, on_progress=on_progress, log=log)
-    except BaseException:
+    except BaseException as error:
         # TorchServe would start its workers again and again for 300 seconds.
         with contextlib.suppress(TsbatchError):
             management.unregister(who.name, who.version)
+        if isinstance(error, LoadFailed):
+            raise with_archive(error, _local(archive, instance), "it is not registered") from None
         raise
     return Registered(model, differences(asked, model))
 
@@ -98,17 +101,25 @@ def scale(
 
     Raises:
         UsageError: when there is no such model.
-        ServerError: when a new worker cannot load; the model has as many as before then.
+        LoadFailed: when a new worker cannot load; the model has as many as before then.
     """
     before = management.describe(name, version)["minWorkers"]
     log = management.follow()
     management.scale(name, workers, version, synchronous=False)
     try:
         return management.wait_ready(name, version, on_progress=on_progress, log=log)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(TsbatchError):
             management.scale(name, before, version, synchronous=False)
+        if isinstance(error, LoadFailed):
+            raise with_archive(error, None, f"it has {before} workers as before") from None
         raise
+
+
+def _local(archive: str, instance: Instance | None) -> Path | None:
+    """Where an archive lies on this machine, if it does."""
+    places = [Path(archive), *([instance.model_store / archive] if instance else [])]
+    return next((place for place in places if not URL.match(archive) and place.exists()), None)
 
 
 def differences(asked: Mapping[str, int], model: Mapping[str, Any]) -> list[Difference]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,7 +31,12 @@ LIFE_BEGINS = "s_name_part0="
 REFUSED = re.compile(r"Failed to load model: (?P<file>.+)$")
 
 EXCEPTION = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?::(?P<message>.*))?$")
-FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+), in ')
+FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+)(, in |$)')
+"""A frame of a traceback; a SyntaxError names its place in the same way, without a function."""
+OWN = re.compile(r"[\\/]models[\\/][0-9a-f]{8,}[\\/](?P<inside>.+)$")
+"""A file of the unpacked archive: TorchServe unpacks below its temporary folder's ``models``."""
+LONGEST = 600
+"""Characters of a reason; a state dict that does not fit names every key it has."""
 OURS = "tsbatch.errors."
 SECOND_HAND = re.compile(r"^(RuntimeError: \d{3} - |ModuleNotFoundError: No module named 'ts\.torch_handler\.)")
 """What TorchServe raises itself after the real error (ts/model_service_worker.py, ts/model_loader.py)."""
@@ -180,12 +185,18 @@ class WorkerLog:
 class Reason:
     """Why a worker died; not certain when no error stands in what is left of its words.
 
+    Attributes:
+        text: the reason, in one line.
+        certain: whether the worker said it itself.
+        timed_out: whether it was still loading when TorchServe gave up.
+
     TorchServe stops listening to a worker as soon as it is dead, so its last lines are sometimes lost; then
     the next worker, which fails in the same way, says it.
     """
 
     text: str
     certain: bool = True
+    timed_out: bool = False
 
     def __str__(self) -> str:
         return self.text
@@ -200,19 +211,34 @@ def reason_in(lines: Iterable[str], *, timed_out: bool = False) -> Reason:
     """
     words = list(lines)
     found = [error for error in errors_in(words) if not SECOND_HAND.match(error.text)]
-    ours = [error for error in found if error.text.startswith(OURS)]
-    if ours:
-        return Reason(ours[-1].text.partition(": ")[2] or ours[-1].text)
     if found:
-        return Reason(found[-1].with_place())
+        return Reason(_decisive(found))
     if timed_out:
-        return Reason("it did not finish loading within its startupTimeout")
+        return Reason("loading took longer than its startupTimeout", timed_out=True)
     # A library's warning and the indented source line that Python prints below it are no reason.
     spoken = [line for line in words if line.strip() and not line[0].isspace() and not WARNING.search(line)]
     said = [line.strip() for line in spoken if not line.startswith(CHATTER)]
     if said:
         return Reason(f"the worker ended; its last words: {said[-1]}", certain=False)
     return Reason("the worker ended without a word; out of memory, or sys.exit in the handler", certain=False)
+
+
+def _decisive(found: Sequence[WorkerError]) -> str:
+    """The last error, or the one that an error of ours was made of, since that one has a place."""
+    last = found[-1]
+    ours = [error for error in found if error.text.startswith(OURS)]
+    if not ours:
+        return _short(last.with_place())
+    message = ours[-1].text.partition(": ")[2] or ours[-1].text
+    for error in reversed(found[: found.index(ours[-1])]):
+        kind, _, said = error.text.partition(": ")
+        if f"{kind.rpartition('.')[2]}: {said}"[:LONGEST] in message:
+            return _short(error.with_place())
+    return _short(message)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 4]} ..."
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,22 +254,32 @@ class WorkerError:
 
 
 def errors_in(lines: Iterable[str]) -> Iterator[WorkerError]:
-    """Every exception whose traceback stands in these lines, in the order they were printed."""
-    inside, place = False, ""
+    """Every exception whose traceback stands in these lines, in the order they were printed.
+
+    Its place is the last frame inside the archive, or else the last one.
+    """
+    inside, place, own = False, "", False
     pending: str | None = None
     for line in lines:
         if pending is not None:
             yield WorkerError(f"{pending} {line.strip()}".strip(), place)
-            pending, place = None, ""
+            pending = None
         elif line.startswith("Traceback (most recent call last):"):
-            inside, place = True, ""
+            inside, place, own = True, "", False
         elif inside and (frame := FRAME.match(line)):
-            place = f"{Path(frame['file']).name}:{frame['line']}"
+            archived = OWN.search(frame["file"])
+            if archived or not own:
+                place, own = _place(frame, archived), archived is not None
         elif inside and (match := EXCEPTION.match(line)):
             inside = False
-            if match["message"] == "":
-                pending = line
+            if match["message"] is not None and line.endswith(":"):
+                pending = line  # the message goes on in the next line
             else:
                 yield WorkerError(line, place)
     if pending is not None:
         yield WorkerError(pending, place)
+
+
+def _place(frame: re.Match[str], archived: re.Match[str] | None) -> str:
+    file = archived["inside"].replace("\\", "/") if archived else re.split(r"[\\/]", frame["file"])[-1]
+    return f"{file}:{frame['line']}"

@@ -75,3 +75,23 @@ def test_an_error_inside_is_not_reported_as_done(capsys):
     with pytest.raises(ValueError, match="broken"), console.progress("packing"):
         raise ValueError("broken")
     assert "done" not in capsys.readouterr().err
+
+
+def test_telling_is_silent_in_a_pipe_until_it_takes_long(capsys, monkeypatch):
+    with console.telling() as tell:
+        tell("registering")
+        tell("loading")
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(console, "PATIENCE", 0.0)
+    with console.telling() as tell:
+        tell("registering")
+        tell("loading")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:2] == ["registering ...", "loading ..."]
+    assert lines[2].startswith("loading: done in ")
+
+
+def test_telling_says_nothing_when_there_was_nothing_to_tell(capsys):
+    with console.telling():
+        pass
+    assert capsys.readouterr().err == ""

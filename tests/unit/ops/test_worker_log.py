@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from tsbatch.ops.worker_log import Reason, Tail, WorkerLog, errors_in, reason_in
+from tsbatch.ops.worker_log import LONGEST, Reason, Tail, WorkerLog, errors_in, reason_in
 
 # Lines of a real TorchServe 0.12.0.
 SERVER = """\
@@ -77,7 +77,7 @@ def test_a_worker_that_loads_too_long(logs):
     write(TIMED_OUT)
     log = WorkerLog(folder)
     assert log.died("slow", "1.0")
-    assert "startupTimeout" in log.reason("slow", "1.0").text
+    assert log.reason("slow", "1.0").timed_out
 
 
 def test_no_logs_at_all(tmp_path):
@@ -126,6 +126,45 @@ ENTRY = "Traceback (most recent call last):"
             [ENTRY, FRAME, "pydantic.ValidationError:", "  1 field is wrong"],
             "pydantic.ValidationError: 1 field is wrong (h.py:3)",
         ),
+        (
+            # The last frame inside the archive is the one that people can do something about.
+            [
+                *(ENTRY, '  File "/tmp/x/models/0a1b2c3d4e5f/net.py", line 5, in build', FRAME),
+                "OSError: no weights",
+            ],
+            "OSError: no weights (net.py:5)",
+        ),
+        (
+            [ENTRY, r'  File "C:\T\models\0a1b2c3d\lib\net.py", line 5, in build', "OSError: no weights"],
+            "OSError: no weights (lib/net.py:5)",
+        ),
+        (
+            [ENTRY, FRAME, '  File "/tmp/x/models/0a1b2c3d/handler.py", line 7', "    def f(:", "SyntaxError: bad"],
+            "SyntaxError: bad (handler.py:7)",
+        ),
+        (
+            [ENTRY, FRAME, "RuntimeError: Error(s) in loading state_dict for Net:", "\tsize mismatch for a: 3 and 5"],
+            "RuntimeError: Error(s) in loading state_dict for Net: size mismatch for a: 3 and 5 (h.py:3)",
+        ),
+        (
+            # An error of ours that says what a handler raised: the one that was raised has a place.
+            [
+                *(ENTRY, FRAME, "json.decoder.JSONDecodeError: Expecting value: line 1", ""),
+                *("The above exception was the direct cause of the following exception:", ""),
+                *(ENTRY, '  File "/site-packages/tsbatch/handler.py", line 300, in _step'),
+                "tsbatch.errors.LoadError: H.load_model raised JSONDecodeError: Expecting value: line 1",
+            ],
+            "json.decoder.JSONDecodeError: Expecting value: line 1 (h.py:3)",
+        ),
+        (
+            # One of ours that says it better than what it came from.
+            [
+                *(ENTRY, FRAME, "OSError: no such thing", ""),
+                *("The above exception was the direct cause of the following exception:", ""),
+                *(ENTRY, FRAME, "tsbatch.errors.LoadError: the tokenizer cannot be loaded from the archive"),
+            ],
+            "the tokenizer cannot be loaded from the archive",
+        ),
         (["Torch worker started.", "cannot go on", ""], "the worker ended; its last words: cannot go on"),
         (
             ["Torch worker started.", "[METRICS]x"],
@@ -152,3 +191,7 @@ def test_a_librarys_warning_is_no_last_word():
     warning = "/x/backend.py:53: FutureWarning: this is deprecated", "  if hasattr(torch, 'x'):"
     assert "ended without a word" in str(reason_in([*warning]))
     assert str(reason_in(["giving up", *warning])) == "the worker ended; its last words: giving up"
+
+
+def test_a_reason_has_an_end():
+    assert len(str(reason_in([ENTRY, FRAME, f"RuntimeError: {'key ' * 1000}"]))) == LONGEST

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from tsbatch.ops.check import memory
+
+MB = 1 << 20
+HOLDS = """
+import mmap, sys
+own = bytearray(80 * 2**20)
+with open(sys.argv[1], "rb") as file:
+    mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    sum(mapped[place] for place in range(0, len(mapped), 4096))
+    print(flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="page sharing is told by /proc")
+def test_what_two_processes_map_is_shared_and_the_rest_is_private(tmp_path):
+    file = tmp_path / "weights"
+    file.write_bytes(os.urandom(100 * MB))
+    command = [sys.executable, "-c", HOLDS, str(file)]
+    two = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(2)]
+    try:
+        for process in two:
+            process.stdout.readline()
+        found = [memory.memory_of(process.pid) for process in two]
+    finally:
+        for process in two:
+            process.communicate()
+    for one in found:
+        assert 80 * MB < one.private < 110 * MB
+        assert one.shared > 100 * MB
+        assert one.peak >= one.private + one.shared
+
+
+def test_where_there_is_no_proc(monkeypatch, tmp_path):
+    monkeypatch.setattr(memory, "Path", lambda text: tmp_path / "none")
+    whole = psutil.Process().memory_full_info()
+    found = memory.memory_of(os.getpid())
+    assert found.private == pytest.approx(whole.uss, rel=0.2)
+    assert found.peak >= found.private
+
+
+def test_the_control_groups_limit_counts(monkeypatch, tmp_path):
+    limit, used = tmp_path / "max", tmp_path / "current"
+    monkeypatch.setattr(memory, "CGROUP_LIMITS", ((tmp_path / "none", used), (limit, used)))
+    limit.write_text("3000000\n")
+    used.write_text("1000000\n")
+    assert memory.available() == 2_000_000
+    limit.write_text("max\n")
+    assert memory.available() > 2_000_000
+
+
+def test_kills_for_memory_are_counted(monkeypatch, tmp_path):
+    monkeypatch.setattr(memory.sys, "platform", "linux")
+    monkeypatch.setattr(memory, "OOM_COUNTER", tmp_path / "vmstat")
+    assert memory.kills() is None
+    (tmp_path / "vmstat").write_text("pgfault 12\noom_kill 3\n")
+    assert memory.kills() == 3
+    monkeypatch.setattr(memory.sys, "platform", "win32")
+    assert memory.kills() is None
