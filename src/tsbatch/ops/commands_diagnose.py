@@ -1,0 +1,98 @@
+"""The verb diagnose of the panel Measure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tsbatch.errors import UsageError
+from tsbatch.ops import instance as instances
+from tsbatch.ops.commands_server import Json, Name, ServerUrl, is_address, target
+from tsbatch.ops.console import emit_json, progress
+from tsbatch.ops.diagnosis.diagnosis import Diagnosis
+from tsbatch.ops.diagnosis.known import Known
+from tsbatch.ops.instance import DEFAULT_NAME
+
+PANEL = "Measure"
+MEGABYTE = 1_000_000
+SECONDS = 10.0
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    app.command(rich_help_panel=PANEL)(diagnose)
+
+
+def diagnose(
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            help="A load test's file, a TorchServe log folder (any handler), or a Prometheus address like "
+            "http://127.0.0.1:8082/metrics; the running server's log folder when left out."
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="NAME or NAME/VERSION; the busiest model when left out.", metavar="NAME")
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option(min=0.1, help="How long to watch a Prometheus address.", metavar="S")
+    ] = SECONDS,
+    name: Name = DEFAULT_NAME,
+    server: ServerUrl = None,
+    json: Json = False,
+) -> None:
+    """Say in words where the time of the requests goes, and which single change is next."""
+    found = _diagnosed(source, model, seconds, name, server)
+    if json:
+        emit_json(found.to_json())
+        return
+    from tsbatch.ops.diagnosis.page import show
+
+    show(found)
+
+
+def _diagnosed(source: str | None, model: str | None, seconds: float, name: str, server: str | None) -> Diagnosis:
+    if source is not None and "://" in source:
+        return _of_prometheus(source, model, seconds, name, server)
+    path = Path(source) if source is not None else instances.find(name).log_dir
+    if path.is_file() and path.suffix == ".json":
+        from tsbatch.ops.diagnosis.sources import from_result
+
+        return from_result(path)
+    return _of_log(path, model, name, server, here=source is None)
+
+
+def _of_prometheus(url: str, model: str | None, seconds: float, name: str, server: str | None) -> Diagnosis:
+    from tsbatch.ops.diagnosis.prometheus import from_prometheus
+
+    if not is_address(url):
+        raise UsageError(f"{url} is no address; expected one like http://127.0.0.1:8082/metrics")
+    known = _known(model, name, server) if model is not None and server is not None else None
+    with progress(f"watching {url}, {seconds:g} s"):
+        return from_prometheus(url, seconds=seconds, model=model, known=known)
+
+
+def _of_log(path: Path, model: str | None, name: str, server: str | None, *, here: bool) -> Diagnosis:
+    from tsbatch.ops.diagnosis.sources import choose, of_model_log
+    from tsbatch.ops.diagnosis.ts_log import read_log, size_of
+
+    megabytes = size_of(path) / MEGABYTE
+    with progress(f"reading {path}, MB", total=round(megabytes, 1)) as step:
+        logs = read_log(path, lambda amount: step.advance(round(amount / MEGABYTE, 1)))
+    chosen = choose(logs, model)
+    known = _known(f"{chosen.name}/{chosen.version}", name, server) if here or server else Known()
+    return of_model_log(chosen, known, source=str(path), others=[one for one in logs if one is not chosen])
+
+
+def _known(model: str, name: str, server: str | None) -> Known:
+    from tsbatch.ops.diagnosis.running import known_of
+    from tsbatch.ops.management import ModelNotFound
+
+    plain, _, version = model.partition("/")
+    with target(name, server) as (management, _):
+        try:
+            return known_of(management, plain, version or None)
+        except ModelNotFound:  # unregistered since; the log still tells of it
+            return Known()
