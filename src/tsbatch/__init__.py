@@ -7,6 +7,7 @@ command line stay fast (torch alone takes seconds).
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 from tsbatch._version import __version__
@@ -60,6 +61,11 @@ _HOMES = {
     "Reply": "response",
     "Request": "request",
 }
+
+if importlib.util.find_spec("tsbatch._bundled_for") is not None:
+    from tsbatch._bundled import check
+
+    check()
 
 
 def __getattr__(name: str) -> Any:

@@ -7,6 +7,7 @@ keeps the modules that were imported from its folder to itself, and takes them o
 
 from __future__ import annotations
 
+import ast
 import importlib
 import os
 import shutil
@@ -23,6 +24,7 @@ from pathlib import Path, PureWindowsPath
 from types import ModuleType
 from typing import Any
 
+from tsbatch._bundled import NAME
 from tsbatch.errors import LoadError
 
 _ONE_AT_A_TIME = threading.RLock()
@@ -148,7 +150,16 @@ def _importable_names(folder: Path) -> set[str]:
         if entry.suffix == ".py" or (entry / "__init__.py").exists():
             names.add(entry.stem)
     # A worker with its own json.py or __main__.py would not get as far as its handler.
-    return {name for name in names if name.isidentifier()} - sys.stdlib_module_names - {"__main__"}
+    return {name for name in names if name.isidentifier()} - sys.stdlib_module_names - {"__main__"} - _bundled(folder)
+
+
+def _bundled(folder: Path) -> set[str]:
+    """What an archive brings along for workers without tsbatch; this process has its own, and numpy loads only once."""
+    path = folder / NAME
+    if not path.is_file():
+        return set()
+    names = ast.parse(path.read_bytes()).body[-1]
+    return set(ast.literal_eval(names.value)) if isinstance(names, ast.Assign) else set()
 
 
 @contextmanager

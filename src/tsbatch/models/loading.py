@@ -20,8 +20,7 @@ from typing import Any
 import torch
 
 from tsbatch.errors import LoadError
-
-STATE_DICTS = (".safetensors", ".pt", ".pth", ".bin")
+from tsbatch.models.kinds import PROGRAMS, STATE_DICTS
 
 
 def load_any(model_dir: Path, section: Mapping[str, Any], device: torch.device) -> Any:
@@ -30,7 +29,7 @@ def load_any(model_dir: Path, section: Mapping[str, Any], device: torch.device) 
     Args:
         model_dir: the unpacked archive.
         section: ``model`` of MANIFEST.json; ``modelFile`` is the module with the one class, ``serializedFile`` the
-            weights, the TorchScript archive (.pt) or the exported program (.pt2).
+            weights, the TorchScript archive (.pt), the exported program (.pt2) or the ONNX graph (.onnx).
         device: where to put it.
 
     Raises:
@@ -45,6 +44,10 @@ def load_any(model_dir: Path, section: Mapping[str, Any], device: torch.device) 
         return _load_exported(path, device)
     if path.suffix == ".pt":
         return _load_torchscript(path, device)
+    if path.suffix == ".onnx":
+        from tsbatch.models.onnx_graph import OnnxGraph
+
+        return OnnxGraph(path, device)
     raise LoadError(
         f"{path.name}: weights without the class they belong to; name the class's file as modelFile, or override "
         f'load_model: return self.load_weights(YourModule(), "{path.name}")'
@@ -54,9 +57,13 @@ def load_any(model_dir: Path, section: Mapping[str, Any], device: torch.device) 
 def load_weights(module: torch.nn.Module, path: Path, device: torch.device) -> torch.nn.Module:
     """``module`` with the weights in ``path``, memory-mapped on the CPU.
 
+    A pickled state dict that ``tsbatch package`` made into safetensors is found under its old name too.
+
     Raises:
         LoadError: no such file, an unknown kind, or weights that do not fit the module.
     """
+    if not path.is_file() and path.with_suffix(".safetensors").is_file():
+        path = path.with_suffix(".safetensors")
     if _existing(path).suffix not in STATE_DICTS:
         raise LoadError(f"{path.name}: not a file of weights; expected one that ends in {', '.join(STATE_DICTS)}")
     weights = _read_weights(path, device)
@@ -120,12 +127,12 @@ def _module_class(path: Path) -> type[torch.nn.Module]:
 
 
 def _only_program(model_dir: Path) -> Path:
-    found = sorted(path for path in model_dir.iterdir() if path.suffix in (".pt", ".pt2"))
+    found = sorted(path for path in model_dir.iterdir() if path.suffix in PROGRAMS)
     if len(found) != 1:
         what = "more than one" if found else "no"
         raise LoadError(
-            f"{what} TorchScript (.pt) or exported program (.pt2) in the archive, which has: {_listing(model_dir)}; "
-            "override load_model to say what to load"
+            f"{what} TorchScript (.pt), exported program (.pt2) or ONNX graph (.onnx) in the archive, which has: "
+            f"{_listing(model_dir)}; override load_model to say what to load"
         )
     return found[0]
 

@@ -7,28 +7,22 @@ The manifest is torch-model-archiver's own.
 
 from __future__ import annotations
 
-import json
-import re
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tsbatch.errors import UsageError
 from tsbatch.ops import model_folder
 from tsbatch.ops.appearing import appearing, appearing_folder
 from tsbatch.ops.contents import Contents
-from tsbatch.ops.handler_files import check_own, entry_file
+from tsbatch.ops.handler_files import check_model_file, check_own, entry_file
+from tsbatch.ops.labels import LABELS_NAME, index_to_name
+from tsbatch.ops.manifest import MANIFEST_NAME, check_identity, manifest
 from tsbatch.ops.mar_file import Format, OnBytes, Reading, file_name, write_folder, write_tar, write_zip
 from tsbatch.ops.model_config import CONFIG_NAME, ModelConfig, complete, dump, overruled, read
-
-MANIFEST_NAME = "MAR-INF/MANIFEST.json"
-NAME_RULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_\-.]*")
-"""TorchServe's rule for a model name (model_packaging_utils.py); a version goes into URLs as well."""
-
-CREATED_ON = "01/01/1980 00:00:00"
-"""The first moment a zip can name; a real one would make every archive different."""
+from tsbatch.ops.model_files import model_files, serialized_name
+from tsbatch.ops.requirements import add_requirements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,19 +57,26 @@ def package(
     *,
     name: str,
     output_dir: Path,
-    version: str = "1.0",
     model_dir: Path | None = None,
-    task: str | None = None,
-    handler: Path | None = None,
-    config: ModelConfig | None = None,
-    aux: Mapping[str, Path] | None = None,
-    extra: Sequence[Path] = (),
-    requirements: Path | None = None,
     form: Format = "mar",
     link: bool = False,
     force: bool = False,
+    allow_pickle: bool = False,
+    bundle: bool = False,
+    **options: Any,
 ) -> Path:
-    """Plans and writes an archive; see :func:`plan` for the arguments and :func:`write` for the promises.
+    """Plans, converts and writes an archive.
+
+    Args:
+        name: the model's name, and the archive's.
+        output_dir: as in :func:`write`.
+        form: as in :func:`write`.
+        link: as in :func:`write`.
+        force: as in :func:`write`.
+        model_dir: the ``model`` of :func:`plan`.
+        allow_pickle: pack pickled weights as they are; see :func:`tsbatch.ops.conversion.converted`.
+        bundle: bring tsbatch's worker side along; see :func:`tsbatch.ops.bundle.with_bundle`.
+        options: the other arguments of :func:`plan`.
 
     Returns:
         The archive's path.
@@ -83,18 +84,12 @@ def package(
     Raises:
         UsageError: something is missing or wrong, or the archive exists and ``force`` is false.
     """
-    archive = plan(
-        name=name,
-        version=version,
-        model=model_dir,
-        task=task,
-        handler=handler,
-        config=config,
-        aux=aux,
-        extra=extra,
-        requirements=requirements,
-    )
-    return write(archive, output_dir, form=form, link=link, force=force)
+    from tsbatch.ops.bundle import with_bundle
+    from tsbatch.ops.conversion import converted
+
+    with converted(plan(name=name, model=model_dir, **options), allow_pickle=allow_pickle) as archive:
+        whole = with_bundle(archive) if bundle else archive
+        return write(whole, output_dir, form=form, link=link, force=force)
 
 
 def plan(
@@ -104,49 +99,76 @@ def plan(
     model: Path | None = None,
     task: str | None = None,
     handler: Path | None = None,
+    model_file: Path | None = None,
     config: ModelConfig | None = None,
     aux: Mapping[str, Path] | None = None,
+    labels: Path | None = None,
     extra: Sequence[Path] = (),
-    requirements: Path | None = None,
+    requirements: Path | Literal["auto"] | None = None,
 ) -> Archive:
     """Decides what goes into an archive and checks that it is all there.
 
     Args:
         name: the model's name, and the archive's.
         version: the model's version.
-        model: the model's folder, or for an own handler a single file (the manifest's ``serializedFile``).
+        model: the model's folder, or for an own handler a single file (the manifest's ``serializedFile``): weights,
+            TorchScript (.pt), an exported program (.pt2) or an ONNX graph (.onnx, with the weights it names).
         task: a ready-made task; or
         handler: a Python file with the handler class.
+        model_file: a Python file with the class that the weights belong to, for an own handler.
         config: what model-config.yaml should say; it starts from the model folder's own one unless it has a base.
         aux: auxiliary name: file, for the handler's ``self.aux``.
+        labels: the classes' names, for ``index_to_name.json`` and ``self.aux["labels"]``.
         extra: more files and folders for the archive's root; a folder keeps its name.
-        requirements: pip requirements that TorchServe installs when ``install_py_dep_per_model`` is on.
+        requirements: pip requirements that TorchServe installs when ``install_py_dep_per_model`` is on; ``auto`` for
+            this tsbatch, in an environment of the model's own.
 
     Raises:
         UsageError: one line with what is missing or wrong, and what to do.
     """
-    config = config or ModelConfig()
-    _check_identity(name, version)
-    if (task is None) == (handler is None):
-        raise UsageError("give either --task, for a ready-made handler, or --handler, for your own")
-    entry = entry_file(task) if task else handler
-    assert entry is not None
-    if handler:
-        check_own(handler)
-    files, left_out, notes = _model_files(model, task)
+    config, aux = config or ModelConfig(), dict(aux or {})
+    check_identity(name, version)
+    entry = _entry(task, handler, model_file)
+    files, left_out = model_files(model, task)
+    notes: list[str] = []
     config = _on_top_of(files.pop(CONFIG_NAME, None), config, notes)
     contents = Contents(files)
-    aux_names = {key: contents.add_aux(key, path) for key, path in (aux or {}).items()}
+    aux_names = {key: contents.add_aux(key, path) for key, path in aux.items()}
+    if labels:
+        contents.add(LABELS_NAME, index_to_name(labels))
+        aux_names.setdefault("labels", LABELS_NAME)
     for path in extra:
         contents.add_extra(path)
     contents.add(entry.name, entry)
-    if requirements:
-        contents.add_file("--requirements", requirements, requirements.name)
+    if model_file:
+        contents.add(model_file.name, model_file)
     whole = complete(config, task=task, aux=aux_names, weight_bytes=model_folder.weight_bytes(files))
+    text = manifest(
+        name,
+        version,
+        entry.name,
+        serialized=serialized_name(model, files, model_file),
+        model_file=model_file.name if model_file else None,
+        requirements=add_requirements(contents, requirements, whole),
+    )
     contents.add(CONFIG_NAME, dump(whole))
-    serialized = model.name if model and model.is_file() else None
-    contents.add(MANIFEST_NAME, _manifest(name, version, entry, serialized, requirements))
+    contents.add(MANIFEST_NAME, text)
     return Archive(name=name, version=version, files=contents.files, config=whole, left_out=left_out, notes=notes)
+
+
+def _entry(task: str | None, handler: Path | None, model_file: Path | None) -> Path:
+    """The file that TorchServe imports, looked at."""
+    if (task is None) == (handler is None):
+        raise UsageError("give either --task, for a ready-made handler, or --handler, for your own")
+    if task:
+        if model_file:
+            raise UsageError(f"--model-file {model_file}: --task {task} knows its model's class; leave one of them out")
+        return entry_file(task)
+    assert handler is not None
+    check_own(handler)
+    if model_file:
+        check_model_file(model_file)
+    return handler
 
 
 def write(
@@ -209,45 +231,6 @@ def free_target(archive: Archive, output_dir: Path, *, form: Format = "mar", for
     return target
 
 
-def _check_identity(name: str, version: str) -> None:
-    for option, value in (("--name", name), ("--version", version)):
-        if not NAME_RULE.fullmatch(value):
-            raise UsageError(
-                f"{option} {value!r}: TorchServe takes letters, digits, '_', '-' and '.', and the first must be a"
-                " letter or a digit"
-            )
-
-
-def _model_files(model: Path | None, task: str | None) -> tuple[dict[str, Path], list[str], list[str]]:
-    """The model's files, those that are left out, and notes."""
-    if model is None or not model.is_dir():
-        return _single_file(model, task), [], []
-    found = model_folder.walk(model)
-    files = {name: path for name, path in found.items() if not model_folder.clutter(name)}
-    for name in model_folder.not_needed(files) if task else []:
-        del files[name]
-    if not files:
-        raise UsageError(f"--model {model}: the folder is empty; expected the model's files")
-    notes = []
-    if task:
-        model_folder.check_transformers(model, files, task)
-        if risky := model_folder.pickled(files):
-            notes.append(
-                f"pickled weights can run code when they are loaded: {', '.join(risky)}; better save the model"
-                " again with save_pretrained(), which writes safetensors"
-            )
-    return files, [name for name in found if name not in files], notes
-
-
-def _single_file(model: Path | None, task: str | None) -> dict[str, Path]:
-    if model is not None and not model.exists():
-        raise UsageError(f"--model {model}: no such folder")
-    if task:
-        got = f"{model} is a file" if model else "--model is missing"
-        raise UsageError(f"{got}; --task {task} needs --model FOLDER, as save_pretrained() writes it")
-    return {model.name: model} if model else {}
-
-
 def _on_top_of(own: Path | None, config: ModelConfig, notes: list[str]) -> ModelConfig:
     """``config`` on top of the model folder's own file, and a note of what that means."""
     if own is None:
@@ -258,22 +241,3 @@ def _on_top_of(own: Path | None, config: ModelConfig, notes: list[str]) -> Model
     config = replace(config, base=read(own))
     notes += [f"the model folder's {CONFIG_NAME} is used and completed", *overruled(config)]
     return config
-
-
-def _manifest(name: str, version: str, entry: Path, serialized: str | None, requirements: Path | None) -> bytes:
-    """MANIFEST.json as torch-model-archiver writes it, but for the time."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # its version.py leaves a file open
-        from model_archiver.manifest_components.manifest import Manifest, RuntimeType
-        from model_archiver.manifest_components.model import Model
-
-    model = Model(
-        model_name=name,
-        serialized_file=serialized,
-        handler=entry.name,
-        model_version=version,
-        requirements_file=requirements.name if requirements else None,
-        config_file=CONFIG_NAME,
-    )
-    manifest = Manifest(RuntimeType.PYTHON, model).manifest_dict
-    return json.dumps({**manifest, "createdOn": CREATED_ON}, indent=2).encode("ascii")

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,6 +16,8 @@ import typer
 from tsbatch.errors import UsageError
 from tsbatch.ops import console, mar_file
 from tsbatch.ops.archive import Archive, free_target, plan, write
+from tsbatch.ops.bundle import with_bundle
+from tsbatch.ops.conversion import converted
 from tsbatch.ops.engine_trial import BOUND, HEADS, Trial
 from tsbatch.ops.handler_files import entry_file
 from tsbatch.ops.mar_file import HASHES_NAME, Format
@@ -27,6 +29,75 @@ SCHEMA = 1
 MEGABYTE = 10**6
 SHOWN = 8
 """Names of left-out files that are listed; --json has all."""
+
+
+def _number(text: str, key: str, more: str = "") -> Any:
+    return typer.Option(help=f"{text} (default {DEFAULTS[key]}{more})", show_default=False)
+
+
+_Model = Annotated[
+    Path | None,
+    typer.Option(help="The model's folder; own handler: or a file, weights, TorchScript .pt, exported .pt2 or .onnx."),
+]
+_Task = Annotated[str | None, typer.Option(help="A ready-made task, text-embedding for example.")]
+_Handler = Annotated[Path | None, typer.Option(help="Your own handler file instead of a task.")]
+_ModelFile = Annotated[Path | None, typer.Option(help="The Python file with the class that the weights belong to.")]
+_BatchSize = Annotated[int | None, _number("The most requests in a batch.", "batchSize")]
+_MaxBatchDelay = Annotated[int | None, _number("Milliseconds to wait for a batch to fill.", "maxBatchDelay")]
+_Workers = Annotated[int | None, _number("Processes that serve the model.", "minWorkers")]
+_ResponseTimeout = Annotated[int | None, _number("Seconds a batch may take.", "responseTimeout")]
+_StartupTimeout = Annotated[
+    int | None, _number("Seconds a worker may take to load.", "startupTimeout", " + 30 a gigabyte")
+]
+_Threads = Annotated[str | None, typer.Option(help="Torch threads of one worker: auto, or a number.")]
+_Engine = Annotated[str | None, typer.Option(help="What computes the model; auto tries all on this machine.")]
+_Dtype = Annotated[Dtype | None, typer.Option(help="What numbers it computes with; with auto: only these.")]
+_EngineBound = Annotated[float, typer.Option(help="Least agreement (cosine) with eager float32.", min=0.0, max=1.0)]
+_Config = Annotated[Path | None, typer.Option(help="A model-config.yaml to start from.")]
+_Aux = Annotated[list[str] | None, typer.Option(help="NAME=FILE, read once into self.aux; may be repeated.")]
+_Labels = Annotated[
+    Path | None, typer.Option(help="The classes' names (JSON or lines of text), for index_to_name.json and self.aux.")
+]
+_Extra = Annotated[list[Path] | None, typer.Option(help="A further file or folder; may be repeated.")]
+_Requirements = Annotated[
+    str | None,
+    typer.Option(
+        help="A requirements file for the server to install, or auto for this tsbatch. Without it nothing is installed:"
+        " TorchServe would put a second torch beside its own. auto therefore also sets useVenv, under which it installs"
+        " only what is missing. Read with install_py_dep_per_model=true alone."
+    ),
+]
+_Bundle = Annotated[
+    bool,
+    typer.Option(
+        "--bundle",
+        help="Bring tsbatch's worker side and what it needs beyond torch, torchserve and transformers along, for this"
+        " Python and platform: for servers where nobody can install.",
+    ),
+]
+_AllowPickle = Annotated[
+    bool,
+    typer.Option(
+        "--allow-pickle",
+        help="Pack pickled weights as they are, though loading them can run code. Without it state dicts become"
+        " safetensors, and other pickles are refused.",
+    ),
+]
+_Format = Annotated[
+    Format,
+    typer.Option(
+        "--format",
+        help="mar (stored, not compressed), mar-compressed, tar.gz, or folder: a directory of the model store that"
+        " TorchServe uses in place, for models too big to copy.",
+    ),
+]
+_Link = Annotated[
+    bool,
+    typer.Option(
+        "--link", help="With --format folder: hard links, not copies; a file changed at its source changes there too."
+    ),
+]
+_Output = Annotated[Path, typer.Option("--output", "-o", help="The folder to write to.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -48,40 +119,31 @@ def handler_path_command(
 
 
 def package_command(
-    name: Annotated[str, typer.Option(help="The model's name; the file is NAME.mar.")],
-    model: Annotated[Path | None, typer.Option(help="The model's folder (own handler: or one file).")] = None,
-    task: Annotated[str | None, typer.Option(help="A ready-made task, text-embedding for example.")] = None,
-    handler: Annotated[Path | None, typer.Option(help="Your own handler file instead of a task.")] = None,
+    name: Annotated[str, typer.Option(help="The model's name, and the archive's.")],
+    model: _Model = None,
+    task: _Task = None,
+    handler: _Handler = None,
+    model_file: _ModelFile = None,
     version: Annotated[str, typer.Option(help="The model's version.")] = "1.0",
-    batch_size: Annotated[int | None, _number("The most requests in a batch.", "batchSize")] = None,
-    max_batch_delay: Annotated[
-        int | None, _number("Milliseconds to wait for a batch to fill.", "maxBatchDelay")
-    ] = None,
-    workers: Annotated[int | None, _number("Processes that serve the model.", "minWorkers")] = None,
-    response_timeout: Annotated[int | None, _number("Seconds a batch may take.", "responseTimeout")] = None,
-    startup_timeout: Annotated[
-        int | None, _number("Seconds a worker may take to load.", "startupTimeout", " + 30 a gigabyte")
-    ] = None,
-    threads: Annotated[str | None, typer.Option(help="Torch threads of one worker: auto, or a number.")] = None,
-    engine: Annotated[str | None, typer.Option(help="What computes the model; auto tries all on this machine.")] = None,
-    dtype: Annotated[Dtype | None, typer.Option(help="What numbers it computes with; with auto: only these.")] = None,
-    engine_bound: Annotated[
-        float, typer.Option(help="Least agreement (cosine) with eager float32.", min=0.0, max=1.0)
-    ] = BOUND,
-    config: Annotated[Path | None, typer.Option(help="A model-config.yaml to start from.")] = None,
-    aux: Annotated[list[str] | None, typer.Option(help="NAME=FILE, read once into self.aux; may be repeated.")] = None,
-    extra: Annotated[list[Path] | None, typer.Option(help="A further file or folder; may be repeated.")] = None,
-    requirements: Annotated[Path | None, typer.Option(help="A requirements file for the server to install.")] = None,
-    form: Annotated[
-        Format,
-        typer.Option(
-            "--format",
-            help="mar (stored, not compressed), mar-compressed, tar.gz, or folder: a directory of the model store that"
-            " TorchServe uses in place, for models too big to copy.",
-        ),
-    ] = "mar",
-    link: Annotated[bool, typer.Option("--link", help="With --format folder: hard links instead of copies.")] = False,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write to.")] = Path("model_store"),
+    batch_size: _BatchSize = None,
+    max_batch_delay: _MaxBatchDelay = None,
+    workers: _Workers = None,
+    response_timeout: _ResponseTimeout = None,
+    startup_timeout: _StartupTimeout = None,
+    threads: _Threads = None,
+    engine: _Engine = None,
+    dtype: _Dtype = None,
+    engine_bound: _EngineBound = BOUND,
+    config: _Config = None,
+    aux: _Aux = None,
+    labels: _Labels = None,
+    extra: _Extra = None,
+    requirements: _Requirements = None,
+    bundle: _Bundle = False,
+    allow_pickle: _AllowPickle = False,
+    form: _Format = "mar",
+    link: _Link = False,
+    output: _Output = Path("model_store"),
     force: Annotated[bool, typer.Option("--force", help="Replace an archive that is there.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
@@ -89,38 +151,27 @@ def package_command(
     if link and form != "folder":
         raise UsageError(f"--link goes with --format folder, not with {form}")
     asked = ModelConfig(
-        workers=workers,
-        batch_size=batch_size,
-        max_batch_delay=max_batch_delay,
-        response_timeout=response_timeout,
-        startup_timeout=startup_timeout,
-        threads=_threads(threads),
-    )
-    archive = plan(
-        name=name,
-        version=version,
-        model=model,
-        task=task,
-        handler=handler,
-        config=replace(asked, base=read(config)) if config else asked,
-        aux=_aux(aux or ()),
-        extra=extra or (),
-        requirements=requirements,
-    )
-    free_target(archive, output, form=form, force=force)  # before anything moves
-    with _engine(archive, engine, dtype, engine_bound) as (archive, trials):
-        path, digest = _write(archive, output, form, link=link, force=force)
+        workers=workers, batch_size=batch_size, max_batch_delay=max_batch_delay, response_timeout=response_timeout,
+        startup_timeout=startup_timeout, threads=_number_of_threads(threads), base=read(config) if config else {},
+    )  # fmt: skip
+    planned = plan(
+        name=name, version=version, model=model, task=task, handler=handler, model_file=model_file, config=asked,
+        aux=_named_files(aux or ()), labels=labels, extra=extra or (), requirements=_requirements(requirements),
+    )  # fmt: skip
+    free_target(planned, output, form=form, force=force)  # before anything moves
+    with (
+        converted(planned, allow_pickle=allow_pickle, say=console.say) as archive,
+        _engine(archive, engine, dtype, engine_bound) as (archive, trials),
+    ):
+        whole = with_bundle(archive) if bundle else archive
+        path, digest = _write(whole, output, form, link=link, force=force)
         if as_json:
-            console.emit_json({**_report(archive, path, digest), "engines": [asdict(trial) for trial in trials]})
+            console.emit_json({**_report(whole, path, digest), "engines": [asdict(trial) for trial in trials]})
         else:
-            _tell(archive, path, digest, trials)
+            _tell(whole, path, digest, trials)
 
 
-def _number(text: str, key: str, more: str = "") -> Any:
-    return typer.Option(help=f"{text} (default {DEFAULTS[key]}{more})", show_default=False)
-
-
-def _threads(value: str | None) -> int | Literal["auto"] | None:
+def _number_of_threads(value: str | None) -> int | Literal["auto"] | None:
     if value is None:
         return None
     if value == "auto":
@@ -130,7 +181,7 @@ def _threads(value: str | None) -> int | Literal["auto"] | None:
     return int(value)
 
 
-def _aux(pairs: Sequence[str]) -> dict[str, Path]:
+def _named_files(pairs: Sequence[str]) -> dict[str, Path]:
     files: dict[str, Path] = {}
     for pair in pairs:
         name, equals, file = pair.partition("=")
@@ -140,6 +191,10 @@ def _aux(pairs: Sequence[str]) -> dict[str, Path]:
             raise UsageError(f"--aux {pair}: the name {name!r} is given twice")
         files[name] = Path(file)
     return files
+
+
+def _requirements(value: str | None) -> Path | Literal["auto"] | None:
+    return "auto" if value == "auto" else Path(value) if value else None
 
 
 @contextmanager

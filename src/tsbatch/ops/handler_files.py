@@ -60,29 +60,44 @@ def check_own(handler: Path) -> None:
         UsageError: it is missing, is not Python, would not be the module that the worker imports, or does not
             hold exactly one class or a function ``handle``.
     """
-    if not handler.is_file():
-        raise UsageError(f"--handler {handler}: no such file; give the path of a Python file")
-    if handler.suffix != ".py" or "." in handler.stem:
-        raise UsageError(f"--handler {handler}: the file must be called NAME.py, without another dot")
-    _check_name(handler)
+    names = _names_in("--handler", handler)
+    if "handle" in {name for _, name in names} or any(kind == "star" for kind, _ in names):
+        return
+    _check_one_class("--handler", handler, names, "MyHandler")
+
+
+def check_model_file(path: Path) -> None:
+    """The same for the file with the model's class.
+
+    Raises:
+        UsageError: it is missing, is not Python, would not be the module that the worker imports, or does not
+            hold exactly one class.
+    """
+    _check_one_class("--model-file", path, _names_in("--model-file", path), "MyModel")
+
+
+def _names_in(option: str, path: Path) -> list[tuple[str, str]]:
+    if not path.is_file():
+        raise UsageError(f"{option} {path}: no such file; give the path of a Python file")
+    if path.suffix != ".py" or "." in path.stem:
+        raise UsageError(f"{option} {path}: the file must be called NAME.py, without another dot")
+    _check_name(option, path)
     try:
-        tree = ast.parse(handler.read_bytes(), filename=str(handler))
+        tree = ast.parse(path.read_bytes(), filename=str(path))
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
-        raise UsageError(f"--handler {handler}{f', line {line}' if line else ''}: not Python: {error}") from None
-    _check_entry(handler, tree)
+        raise UsageError(f"{option} {path}{f', line {line}' if line else ''}: not Python: {error}") from None
+    return list(_defined(tree.body))
 
 
-def _check_name(handler: Path) -> None:
-    name = handler.stem
+def _check_name(option: str, path: Path) -> None:
+    name = path.stem
     if name in sys.builtin_module_names or name in sys.stdlib_module_names:
-        raise UsageError(
-            f"--handler {handler}: Python's own module {name!r} would be imported instead; rename the file"
-        )
+        raise UsageError(f"{option} {path}: Python's own module {name!r} would be imported instead; rename the file")
     if name in WORKER_MODULES:
-        raise UsageError(f"--handler {handler}: TorchServe's own {name}.py would be imported instead; rename the file")
+        raise UsageError(f"{option} {path}: TorchServe's own {name}.py would be imported instead; rename the file")
     if _installed(name):
-        raise UsageError(f"--handler {handler}: it would hide the installed package {name!r}; rename the file")
+        raise UsageError(f"{option} {path}: it would hide the installed package {name!r}; rename the file")
 
 
 def _installed(name: str) -> bool:
@@ -96,16 +111,13 @@ def _installed(name: str) -> bool:
     return any(home in Path(spec.origin).resolve().parents for home in homes)
 
 
-def _check_entry(handler: Path, tree: ast.Module) -> None:
-    names = list(_defined(tree.body))
-    if "handle" in {name for _, name in names} or any(kind == "star" for kind, _ in names):
-        return
+def _check_one_class(option: str, path: Path, names: list[tuple[str, str]], example: str) -> None:
     classes = list(dict.fromkeys(name for kind, name in names if kind == "class"))
     if len(classes) != 1:
         found = f"{len(classes)} classes ({', '.join(classes)})" if classes else "no class"
         raise UsageError(
-            f"--handler {handler}: defines {found}; TorchServe wants exactly one, imported ones do not count "
-            "(write 'class MyHandler(Imported): pass', and move the other classes into a module of their own)"
+            f"{option} {path}: defines {found}; TorchServe wants exactly one, imported ones do not count "
+            f"(write 'class {example}(Imported): pass', and move the other classes into a module of their own)"
         )
 
 

@@ -200,12 +200,6 @@ def test_models_that_are_missing(tmp_path, handler):
         embedding(handler)
 
 
-def test_pickled_weights_are_taken_with_a_warning(model):
-    assert embedding(model).notes == []
-    (model / "model.safetensors").rename(model / "pytorch_model.bin")
-    assert any("can run code" in note and "pytorch_model.bin" in note for note in embedding(model).notes)
-
-
 def test_an_own_handler_gets_the_folder_as_it_is(model, handler):
     (model / "tf_model.h5").touch()
     archive = plan(name="m", handler=handler, model=model)

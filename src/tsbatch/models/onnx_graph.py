@@ -1,0 +1,48 @@
+"""An ONNX graph as a model: tensors in, tensors out, through ONNX Runtime."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tsbatch.errors import LoadError
+
+
+class OnnxGraph:
+    """What ``load_any`` makes of a ``.onnx`` file; called as a module is.
+
+    Args:
+        path: the graph; weights that it keeps in other files lie beside it.
+        device: a GPU is used where ONNX Runtime has its provider.
+
+    Raises:
+        LoadError: ONNX Runtime is not installed, or does not take the file.
+    """
+
+    def __init__(self, path: Path, device: torch.device) -> None:
+        if importlib.util.find_spec("onnxruntime") is None:
+            raise LoadError(f"{path.name}: needs ONNX Runtime: pip install 'tsbatch[onnx]'")
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        options.inter_op_num_threads = 1
+        wanted = ["CUDAExecutionProvider"] if device.type == "cuda" else []
+        here = [name for name in wanted if name in onnxruntime.get_available_providers()]
+        try:
+            self._session = onnxruntime.InferenceSession(path, options, providers=[*here, "CPUExecutionProvider"])
+        except Exception as error:  # its errors share no public base
+            reason = str(error).splitlines()[0] if str(error) else "no reason given"
+            raise LoadError(f"{path.name}: not an ONNX graph that this ONNX Runtime takes: {reason}") from None
+        self._inputs = [entry.name for entry in self._session.get_inputs()]
+        self._outputs = [entry.name for entry in self._session.get_outputs()]
+
+    def __call__(self, *tensors: torch.Tensor, **named: torch.Tensor) -> Any:
+        """One forward pass: inputs by position or name; one tensor, or a mapping when there are several outputs."""
+        given = {**dict(zip(self._inputs, tensors, strict=False)), **named}
+        arrays = {name: tensor.cpu().numpy() for name, tensor in given.items() if name in self._inputs}
+        found = [torch.from_numpy(array) for array in self._session.run(self._outputs, arrays)]
+        return found[0] if len(found) == 1 else dict(zip(self._outputs, found, strict=True))
