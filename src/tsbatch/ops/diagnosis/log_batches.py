@@ -49,7 +49,8 @@ CALL: Final = re.compile(
     r"|/v1/models/(?P<v1>[^/?:]+):"
     r"|/v2/models/(?P<v2>[^/?]+)(?:/versions/(?P<v2_version>[^/?]+))?/infer"
 )
-FROM_NANOSECONDS: Final = 1e-6
+NANOSECONDS: Final = 1e6
+"""In a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ class Refused:
     """A request that never reached a worker.
 
     Attributes:
-        model, version: as its address names them; no version is an empty one.
+        model, version: whose; an address without a version means the one that answered last.
         at: when it was answered, ms since the epoch.
         took: ms.
         status: HTTP status.
@@ -147,6 +148,7 @@ class BatchReader:
     def __init__(self) -> None:
         self._threads: dict[bytes, _Thread | None] = {}
         self._workers: dict[str, _Thread] = {}
+        self._versions: dict[str, str] = {}
         self._others: dict[bytes, bytes] = {}
         self._stamp = b""
         self._flushed = 0.0
@@ -209,6 +211,7 @@ class BatchReader:
         free = max(worker.ended, max(others, default=0.0))
         worker.batch = Batch(worker.model, worker.version, worker.name, flushed, free)
         worker.flushed = flushed
+        self._versions[worker.model] = worker.version
 
     def _close(self, worker: _Thread) -> None:
         batch, worker.batch = worker.batch, None
@@ -230,7 +233,7 @@ class BatchReader:
     def _job(self, worker: _Thread, found: re.Match[bytes]) -> None:
         if worker.batch is None:
             return  # the log begins in the middle of a batch
-        waited, took = float(found["waited"]) * FROM_NANOSECONDS, float(found["took"]) * FROM_NANOSECONDS
+        waited, took = float(found["waited"]) / NANOSECONDS, float(found["took"]) / NANOSECONDS
         failed = found["clock"] == b"Inference"  # the error path counts from the arrival, and names no job
         status = worker.status if worker.status is not None else 500 if failed else 200
         job = Job("" if failed else worker.job, waited, took - waited if failed else took, status)
@@ -259,7 +262,9 @@ class BatchReader:
         if called is None or status < 400:
             return
         model = called["name"] or called["v1"] or called["v2"]
-        version = called["version"] or called["v2_version"] or ""
+        if model not in self._versions:
+            return  # nobody has a queue for it
+        version = called["version"] or called["v2_version"] or self._versions[model]
         at = self._moment(found.string[:23])
         self._ready.append(Refused(model, version, at, float(found["total"]), status))
 

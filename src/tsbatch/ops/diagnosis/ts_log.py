@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from tsbatch.errors import UsageError
-from tsbatch.ops.diagnosis.log_batches import Batch, BatchReader, Refused
+from tsbatch.ops.diagnosis.log_batches import Batch, BatchReader
 from tsbatch.ops.diagnosis.model_log import MOST_REQUESTS, ModelLog
 
 Progress = Callable[[int], None]
@@ -35,16 +35,15 @@ class LogReader:
         self._most = most
         self._batches = BatchReader()
         self._models: dict[tuple[str, str], ModelLog] = {}
-        self._latest: dict[str, ModelLog] = {}
 
     def feed(self, lines: list[bytes]) -> None:
         """Take whole lines, in their order."""
         for one in self._batches.feed(lines):
+            model = self._model(one.model, one.version)
             if isinstance(one, Batch):
-                self._latest[one.model] = model = self._model(one.model, one.version)
                 model.add(one)
             else:
-                self._refused(one)
+                model.refuse(one)
 
     def finish(self) -> list[ModelLog]:
         """The models, the busiest first; those that nothing was asked of are left out."""
@@ -57,12 +56,6 @@ class LogReader:
         if key not in self._models:
             self._models[key] = ModelLog(name, version, most=self._most)
         return self._models[key]
-
-    def _refused(self, one: Refused) -> None:
-        # An address without a version means the default one: most likely the one that answers now.
-        model = self._model(one.model, one.version) if one.version else self._latest.get(one.model)
-        if model is not None:
-            model.refuse(one)
 
 
 def read_log(path: Path, on_progress: Progress | None = None, *, most: int = MOST_REQUESTS) -> list[ModelLog]:
