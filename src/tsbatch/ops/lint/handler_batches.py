@@ -15,6 +15,8 @@ UNPICKLERS = {
     *("joblib.load", "cloudpickle.load", "cloudpickle.loads", "marshal.loads", "shelve.open", "pandas.read_pickle"),
     "pd.read_pickle",
 }
+LOOK_AT_ONCE = {"len", "isinstance", "type", "print", "bool"}
+"""Calls that take the list and do not answer for its elements."""
 EVALUATORS = {"eval", "exec", "ast.literal_eval", "literal_eval"}
 
 
@@ -30,18 +32,15 @@ def own_nodes(function: Function) -> Iterator[ast.AST]:
 
 def walks_over(function: Function, name: str) -> bool:
     """Whether a function looks at every element of the list ``name``, or hands the whole of it on."""
-    indexed = {id(node.value) for node in ast.walk(function) if isinstance(node, ast.Subscript)}
-    loops = [node.iter for node in ast.walk(function) if isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension))]
-    handed = [
-        argument
-        for call in calls(function)
-        if name_of(call.func) not in {"len", "isinstance", "type", "print", "bool"}
-        for argument in call.args
-    ]
-    return any(
-        isinstance(part, ast.Name) and part.id == name and id(part) not in indexed
-        for node in (*loops, *handed)
-        for part in ast.walk(node)
+    nodes = list(ast.walk(function))
+    loops = [node.iter for node in nodes if isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension))]
+    handed = [argument for call in calls(function) if name_of(call.func) not in LOOK_AT_ONCE for argument in call.args]
+    counted = {id(part) for call in calls(function) if name_of(call.func) == "len" for part in ast.walk(call)}
+    indexed = [node for node in nodes if isinstance(node, ast.Subscript) and name_of(node.value) == name]
+    elsewhere = {id(node.value) for node in indexed} | counted
+    whole = [part for node in (*loops, *handed) for part in ast.walk(node) if name_of(part) == name]
+    return any(id(part) not in elsewhere for part in whole) or any(
+        not isinstance(node.slice, ast.Constant) for node in indexed
     )
 
 

@@ -1,0 +1,2 @@
+# expect: handler-no-class:1
+from ts.torch_handler.text_classifier import TextClassifier

@@ -1,0 +1,3 @@
+# expect: handler-no-class:1
+def predict(data):
+    return data

@@ -1,0 +1,7 @@
+# expect: handler-no-list:7
+from ts.torch_handler.base_handler import BaseHandler
+
+
+class MyHandler(BaseHandler):
+    def postprocess(self, data):
+        return tuple(data.tolist())

@@ -1,0 +1,3 @@
+# expect: handler-syntax:2
+def broken(:
+    pass

@@ -1,0 +1,12 @@
+# expect: handler-training-mode:11
+import torch
+from net import Net
+
+from ts.torch_handler.base_handler import BaseHandler
+
+
+class MyHandler(BaseHandler):
+    def initialize(self, context):
+        self.model = Net()
+        self.model.load_state_dict(torch.load("model.pt", weights_only=True))
+        self.initialized = True

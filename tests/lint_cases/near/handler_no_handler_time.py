@@ -1,0 +1,7 @@
+# near: handler-no-handler-time
+from ts.torch_handler.base_handler import BaseHandler
+
+
+class MyHandler(BaseHandler):
+    def handle(self, data, context):
+        return super().handle(data, context)

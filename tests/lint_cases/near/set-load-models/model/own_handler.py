@@ -1,0 +1,5 @@
+from ts.torch_handler.base_handler import BaseHandler
+
+
+class MyHandler(BaseHandler):
+    pass
