@@ -102,7 +102,9 @@ def build_app() -> typer.Typer:
         commands_inspect,
         commands_lint,
         commands_measure,
+        commands_new,
         commands_package,
+        commands_reconfigure,
         commands_server,
     )
 
@@ -122,12 +124,14 @@ def build_app() -> typer.Typer:
             raise typer.Exit
 
     for commands in (
+        commands_new,
         commands_develop,
         commands_check,
         commands_lint,
         commands_package,
         commands_inspect,
         commands_server,
+        commands_reconfigure,
         commands_measure,
         commands_diagnose,
     ):

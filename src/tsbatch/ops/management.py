@@ -177,6 +177,15 @@ class Management:
             synchronous=str(synchronous).lower(),
         )
 
+    def set_default(self, name: str, version: str) -> None:
+        """Let requests that name no version go to this one.
+
+        Raises:
+            ModelNotFound: when the server has no such model or version.
+            ServerError: when the server cannot be reached or fails.
+        """
+        self._call("PUT", f"{path_of(name, version)}/set-default")
+
     def unregister(self, name: str, version: str | None = None) -> None:
         """Unregister a model's version, the default one when none is named.
 

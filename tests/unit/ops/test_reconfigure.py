@@ -1,0 +1,210 @@
+"""Changing a running model: what is done, in which order, and what is put back."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from tsbatch.cli import main
+from tsbatch.errors import UsageError
+from tsbatch.ops import reconfigure as module
+from tsbatch.ops.archive import plan, write
+from tsbatch.ops.failure import ServerError
+from tsbatch.ops.management import ModelVersion
+from tsbatch.ops.reconfigure import link_files, next_version, reconfigure
+
+OLD, NEW = ModelVersion("m", "1.0"), ModelVersion("m", "1.0-r1")
+
+
+@pytest.fixture
+def unpacked(tmp_path):
+    """The folder that a worker works in."""
+    source = tmp_path / "source"
+    (source / "deep").mkdir(parents=True)
+    (source / "deep" / "w.safetensors").write_bytes(b"weights")
+    (tmp_path / "h.py").write_text("class H:\n    pass\n")
+    folder = write(plan(name="packed-as", handler=tmp_path / "h.py", model=source), tmp_path, form="folder")
+    (folder / "__pycache__").mkdir()
+    (folder / "__pycache__" / "h.pyc").touch()
+    return folder
+
+
+@pytest.fixture
+def worker(unpacked):
+    process = subprocess.Popen([sys.executable, "-c", "input()"], cwd=unpacked, stdin=subprocess.PIPE)
+    yield process
+    process.kill()
+    process.communicate()
+
+
+class Server:
+    """A management API that keeps what it was told, and fails where it shall."""
+
+    def __init__(self, pid, fail=None):
+        self.done, self.fail, self.default, self.folder = [], fail, "1.0", None
+        settings = {"batchSize": 8, "maxBatchDelay": 0, "responseTimeout": 77, "startupTimeout": 99}
+        workers = [{"pid": pid, "gpu": False}]
+        self.models = {"1.0": {**settings, "modelVersion": "1.0", "minWorkers": 1, "maxWorkers": 1, "workers": workers,
+                               "modelUrl": "m.mar"}}  # fmt: skip
+
+    def step(self, *what):
+        self.done.append(what)
+        if self.fail == what[0]:
+            self.fail = None
+            raise ServerError(f"{what[0]} failed")
+
+    def describe(self, name, version=None):
+        return self.models[version or self.default]
+
+    def versions(self, name):
+        return list(self.models.values())
+
+    def set_default(self, name, version):
+        self.step("set_default", version)
+        self.default = version
+
+    def unregister(self, name, version):
+        self.step("unregister", version)
+        assert version != self.default
+        del self.models[version]
+
+    def register(self, management, archive, *, model_name, asked, on_progress):
+        self.step("register", model_name, dict(asked))
+        self.folder = archive
+        config = yaml.safe_load(Path(archive, "model-config.yaml").read_text())
+        version = json.loads(Path(archive, "MAR-INF/MANIFEST.json").read_text())["model"]["modelVersion"]
+        own = {key: config[key] for key in module.KEPT}
+        own |= {"batchSize": asked["batch_size"], "maxBatchDelay": asked["max_batch_delay"]}
+        self.models[version] = {**own, "modelVersion": version, "workers": []}
+
+
+@pytest.fixture
+def change(tmp_path, worker, monkeypatch):
+    monkeypatch.setattr(module, "lack_of_room", lambda model: None)
+    instance = SimpleNamespace(work_dir=tmp_path / "work", log_dir=tmp_path / "logs", model_store=tmp_path / "store")
+    for folder in (instance.work_dir, instance.model_store):
+        folder.mkdir()
+
+    def run(changes, fail=None, server=None, **options):
+        server = server or Server(worker.pid, fail)
+        monkeypatch.setattr(module.registration, "register", server.register)
+        monkeypatch.setattr(module, "drain", lambda management, who, log_dir, tell: server.step("drain", who.version))
+        run.server, run.folder = server, instance.work_dir / "reconfigured" / "m-1.0-r1"
+        return reconfigure(server, instance, "m", changes, **options)
+
+    return run
+
+
+def test_the_steps_in_their_order(change):
+    done = change({"batch_size": 16})
+    asked = {"batch_size": 16, "max_batch_delay": 0, "initial_workers": 1}
+    assert change.server.done == [
+        ("register", "m", asked),
+        ("set_default", "1.0-r1"),
+        ("drain", "1.0"),
+        ("unregister", "1.0"),
+    ]
+    assert (done.before["batchSize"], done.model["batchSize"]) == (8, 16)
+    assert any("version 1.0 get 404" in note for note in done.notes)
+
+
+def test_the_new_folder_has_the_old_files_and_what_the_server_had_effective(change, unpacked):
+    change({"batch_size": 16})
+    folder = change.folder
+    assert (folder / "deep" / "w.safetensors").samefile(unpacked / "deep" / "w.safetensors")
+    assert not (folder / "__pycache__").exists()
+    assert not (folder / "MAR-INF" / "tsbatch.json").exists(), "it would not be true any more"
+    config = yaml.safe_load((folder / "model-config.yaml").read_text())
+    assert (config["batchSize"], config["responseTimeout"], config["startupTimeout"]) == (16, 77, 99)
+    assert config["maxBatchDelay"] == 1, "0 in a file would be 100 ms; registering says 0 again"
+    assert config["tsbatch"]["schema"] == 1, "the rest is the archive's own"
+    old = yaml.safe_load((unpacked / "model-config.yaml").read_text())
+    assert old["batchSize"] == 8, "the old one is as it was"
+
+
+@pytest.mark.parametrize("fail", ["register", "set_default", "drain", "unregister"])
+def test_a_failure_puts_everything_back(change, fail):
+    with pytest.raises(ServerError, match=f"{fail} failed"):
+        change({"batch_size": 16}, fail=fail)
+    server = change.server
+    assert server.default == "1.0"
+    assert list(server.models) == ["1.0"]
+    assert not change.folder.exists()
+    if fail in ("drain", "unregister"):
+        back = server.done.index(("set_default", "1.0"))
+        assert server.done[back:] == [("set_default", "1.0"), ("drain", "1.0-r1"), ("unregister", "1.0-r1")]
+
+
+def test_settings_that_did_not_come_through_are_an_error(change, worker):
+    class Deaf(Server):
+        def register(self, *words, **options):
+            super().register(*words, **options)
+            self.models["1.0-r1"]["batchSize"] = 8
+
+    with pytest.raises(ServerError, match=r"runs with \{'batchSize': 8\}"):
+        change({"batch_size": 16}, server=Deaf(worker.pid))
+
+
+def test_once_more(change, worker):
+    change({"batch_size": 16})
+    first, server = change.folder, change.server
+    server.models["1.0-r1"]["workers"] = [{"pid": worker.pid, "gpu": False}]
+    done = change({"max_batch_delay": 30}, server=server)
+    assert (done.model["modelVersion"], done.model["batchSize"], done.model["maxBatchDelay"]) == ("1.0-r2", 16, 30)
+    assert not first.exists(), "nobody runs from it any more"
+
+
+def test_a_model_without_workers_is_taken_from_its_archive(change, worker, tmp_path, unpacked):
+    server = Server(worker.pid)
+    server.models["1.0"]["workers"] = []
+    with pytest.raises(ServerError, match="no running worker and no archive"):
+        change({"batch_size": 16}, server=server)
+    write(plan(name="m", handler=tmp_path / "h.py"), tmp_path / "store")
+    change({"batch_size": 16}, server=server)
+    assert (change.folder / "h.py").is_file()
+    assert [path.name for path in change.folder.parent.iterdir()] == ["m-1.0-r1"]
+
+
+def test_what_is_refused_before_anything_is_done(change, monkeypatch):
+    with pytest.raises(UsageError, match="nothing to change"):
+        change({"batch_size": 8})
+    with pytest.raises(UsageError, match="--max-batch-delay: must be from 1"):
+        change({"max_batch_delay": 0})
+    monkeypatch.setattr(module, "lack_of_room", lambda model: "no room")
+    with pytest.raises(UsageError, match=r"no room; .*--force"):
+        change({"batch_size": 16})
+    assert change.server.done == []
+    assert change({"batch_size": 16}, force=True).model["batchSize"] == 16
+
+
+def test_a_server_of_others_is_told_what_it_needs():
+    with pytest.raises(UsageError, match="PUT /models/m/VERSION/set-default"):
+        reconfigure(None, None, "m", {"batch_size": 2})
+
+
+@pytest.mark.parametrize(
+    "version, taken, wanted",
+    [("1.0", set(), "1.0-r1"), ("1.0-r1", set(), "1.0-r2"), ("1.0", {"1.0-r1"}, "1.0-r2"), ("7-rc", set(), "7-rc-r1")],
+)
+def test_the_next_version(version, taken, wanted):
+    assert next_version(version, taken) == wanted
+
+
+def test_where_no_links_can_be_made_files_are_copied(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "link", lambda *names: (_ for _ in ()).throw(OSError("no links")))
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "w").write_bytes(b"1")
+    link_files(tmp_path / "a", tmp_path / "b", leave_out=set())
+    assert (tmp_path / "b" / "w").read_bytes() == b"1"
+
+
+def test_the_command_wants_something_to_change(capsys):
+    assert main(["reconfigure", "m"]) == 2
+    assert "--batch-size, --max-batch-delay" in capsys.readouterr().err

@@ -1,0 +1,58 @@
+"""Memory for a second version."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+import pytest
+
+from tsbatch.ops import room
+from tsbatch.ops.room import lack_of_room
+
+ME = {"pid": os.getpid(), "gpu": False}
+
+
+def model(*workers):
+    return {"workers": list(workers)}
+
+
+def test_room_is_what_the_workers_hold_alone(monkeypatch):
+    monkeypatch.setattr(room, "available", lambda: 10**12)
+    assert lack_of_room(model(ME)) is None
+    monkeypatch.setattr(room, "available", lambda: 10**6)
+    assert "both versions need 0." in lack_of_room(model(ME))
+    assert "0.0 GB are free" in lack_of_room(model(ME))
+
+
+def test_workers_that_are_gone_or_starting(monkeypatch):
+    monkeypatch.setattr(room, "available", lambda: 0)
+    assert lack_of_room(model({"pid": -1, "gpu": False})) is None
+    assert lack_of_room(model({"pid": 2**22 + 5, "gpu": False})) is None
+
+
+SMI = """#!/bin/sh
+case "$1" in
+  *compute-apps*) printf 'GPU-a, {pid}, 3000\\nGPU-b, 1, 9000\\n' ;;
+  *) printf 'GPU-a, {free}\\nGPU-b, [N/A]\\n' ;;
+esac
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the stand-in for nvidia-smi is a shell script")
+@pytest.mark.parametrize("free, enough", [(4000, True), (3100, False)])
+def test_room_on_the_gpu(tmp_path, monkeypatch, free, enough):
+    program = tmp_path / "nvidia-smi"
+    program.write_text(SMI.format(pid=os.getpid(), free=free))
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    lack = lack_of_room(model({**ME, "gpu": True}))
+    assert (lack is None) == enough
+    if lack:
+        assert lack == "both versions need 3.5 GB more on GPU-a, and 3.3 GB are free"
+    assert lack_of_room(model(ME)) is None, "not asked for workers without a GPU"
+
+
+def test_without_nvidia_smi_nobody_knows(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert lack_of_room(model({**ME, "gpu": True})) is None
