@@ -1,0 +1,177 @@
+"""The verbs ``bench`` and ``compare``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from tsbatch.errors import UsageError
+
+if TYPE_CHECKING:
+    from tsbatch.ops.measure.run import Plan
+
+PANEL = "Measure"
+DURATION = 10.0
+WARM_UP = 5.0
+CLIENTS = 8
+
+Arrivals = Literal["poisson", "uniform"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verbs to the command line."""
+    app.command("bench", rich_help_panel=PANEL)(bench_command)
+
+
+def bench_command(
+    target: Annotated[str, typer.Argument(help="A model on the running server, or any address.")],
+    data: Annotated[
+        Path | None, typer.Option(help="What to send: JSON lines, text lines, CSV, or a folder of images. None: GET.")
+    ] = None,
+    concurrency: Annotated[int | None, typer.Option(min=1, help=f"Clients of a closed loop ({CLIENTS}).")] = None,
+    rate: Annotated[float | None, typer.Option(help="Requests a second of an open loop.")] = None,
+    arrivals: Annotated[Arrivals | None, typer.Option(help="How requests of an open loop follow each other.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="An open loop by the times in a file, one a line.")] = None,
+    steps: Annotated[
+        str | None, typer.Option(help="A ramp, as 10,20,40: clients, or with --arrivals requests a second.")
+    ] = None,
+    duration: Annotated[float | None, typer.Option(help=f"Seconds to measure each step ({DURATION:g}).")] = None,
+    requests: Annotated[int | None, typer.Option(min=1, help="Requests to send instead of --duration.")] = None,
+    warm_up: Annotated[
+        float | None, typer.Option(min=0, help=f"Seconds before each step that do not count ({WARM_UP:g}; trace: 0).")
+    ] = None,
+    repeat: Annotated[int, typer.Option(min=1, help="How often to do all; 'compare' needs several.")] = 1,
+    limit: Annotated[float | None, typer.Option(help="Goodput: answers within so many ms.")] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for an answer.")] = 30.0,
+    connections: Annotated[int, typer.Option(min=1, help="The most connections of an open loop.")] = 1000,
+    content_type: Annotated[str | None, typer.Option(help="Content type, instead of the data's own.")] = None,
+    header: Annotated[list[str] | None, typer.Option(help="A further header, as 'Name: value'; several times.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of random arrivals.")] = 0,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="File for the result and raw samples.")] = None,
+    version: Annotated[str | None, typer.Option(help="The model's version; the default one when left out.")] = None,
+    name: Annotated[str, typer.Option("--name", help="Name of the server's instance.")] = "default",
+    server: Annotated[
+        str | None, typer.Option("--server", help="For an address: management address that tells of its model.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, raw samples included.")] = False,
+) -> None:
+    """Put a load on a model and tell the truth about it; exit code 1 when requests failed."""
+    plan = make_plan(
+        concurrency=concurrency,
+        rate=rate,
+        arrivals=arrivals,
+        trace=trace,
+        steps=steps,
+        duration=duration,
+        requests=requests,
+        warm_up=warm_up,
+        repeat=repeat,
+        limit=limit,
+        timeout=timeout,
+        connections=connections,
+        header=header or [],
+        seed=seed,
+    )
+    from tsbatch.ops import console
+    from tsbatch.ops.measure.data import Body, read_bodies
+    from tsbatch.ops.measure.run import bench
+    from tsbatch.ops.measure.show import show
+    from tsbatch.ops.measure.target import find_target
+    from tsbatch.ops.measure.view import View
+
+    if data is None and "://" not in target:
+        raise UsageError(f"{target} needs something to send: give --data FILE")
+    bodies = read_bodies(data, content_type) if data else [Body(b"", "")]
+    found = find_target(target, instance=name, version=version, management=server)
+    with View(None if plan.seconds is None else plan.seconds + plan.warm_up) as view:
+        result = bench(found, bodies, plan, view.tell)
+    if output:
+        result.save(output)
+    if as_json:
+        console.emit_json(result.to_json())
+    else:
+        show(result)
+    if any(step["failed"] for step in result.summary):
+        raise typer.Exit(1)
+
+
+def make_plan(
+    *,
+    concurrency: int | None,
+    rate: float | None,
+    arrivals: Arrivals | None,
+    trace: Path | None,
+    steps: str | None,
+    duration: float | None,
+    requests: int | None,
+    warm_up: float | None,
+    repeat: int,
+    limit: float | None,
+    timeout: float,
+    connections: int,
+    header: list[str],
+    seed: int,
+) -> Plan:
+    """The plan that the options say.
+
+    Raises:
+        UsageError: they contradict each other, or are no such thing.
+        OSError: the trace cannot be read.
+    """
+    from tsbatch.ops.measure.arrivals import read_trace
+    from tsbatch.ops.measure.run import Plan
+
+    loops = {"--concurrency": concurrency, "--rate": rate, "--trace": trace, "--steps": steps}
+    given = [option for option, value in loops.items() if value is not None]
+    if len(given) > 1:
+        raise UsageError(f"{' and '.join(given)} are different loads; give one of them")
+    if arrivals and given not in (["--rate"], ["--steps"]):
+        raise UsageError("--arrivals goes with --rate or --steps")
+    if duration is not None and requests is not None:
+        raise UsageError("--duration and --requests are two ends; give one of them")
+    for option, value in {"--rate": rate, "--duration": duration, "--timeout": timeout, "--limit": limit}.items():
+        if value is not None and not 0 < value < float("inf"):
+            raise UsageError(f"{option} is {value:g}; expected a positive number")
+    ramp = _numbers(steps) if steps is not None else []
+    clients = [] if arrivals or rate or trace else _clients(ramp) if ramp else [concurrency or CLIENTS]
+    by_time = requests is None and (trace is None or duration is not None)
+    return Plan(
+        clients=clients,
+        rates=[] if clients or trace else ramp or [rate or 0.0],
+        trace=read_trace(trace) if trace else None,
+        arrivals=arrivals or "poisson",
+        seconds=(duration or DURATION) if by_time else None,
+        requests=requests,
+        warm_up=(0.0 if trace else WARM_UP) if warm_up is None else warm_up,
+        repeat=repeat,
+        timeout=timeout,
+        connections=connections,
+        limit=limit,
+        seed=seed,
+        headers=dict(_header(one) for one in header),
+    )
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        numbers = [float(word) for word in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or not all(0 < number < float("inf") for number in numbers):
+        raise UsageError(f"--steps is {text!r}; expected positive numbers like 10,20,40")
+    return numbers
+
+
+def _clients(ramp: list[float]) -> list[int]:
+    if not all(number.is_integer() for number in ramp):
+        raise UsageError("--steps are numbers of clients, so whole ones; for requests a second add --arrivals poisson")
+    return [int(number) for number in ramp]
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip() or not text.isascii() or not text.isprintable():
+        raise UsageError(f"--header is {text!r}; expected 'Name: value'")
+    return name.strip(), value.strip()

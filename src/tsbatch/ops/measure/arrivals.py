@@ -1,0 +1,102 @@
+"""When an open loop sends: a stream of times that does not wait for any answer."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import select
+import selectors
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from tsbatch.errors import UsageError
+
+Kind = Literal["poisson", "uniform", "trace"]
+CHUNK = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """Times to send at.
+
+    Attributes:
+        kind: ``poisson`` for independent users, ``uniform`` for a clock, ``trace`` for ``times``.
+        rate: requests a second, unless it is a trace.
+        seed: of the random numbers.
+        times: seconds from the first, ascending; of a trace.
+    """
+
+    kind: Kind
+    rate: float = 0.0
+    seed: int = 0
+    times: Sequence[float] = ()
+
+    def __iter__(self) -> Iterator[float]:
+        """Seconds since the beginning, without end unless it is a trace."""
+        if self.kind == "trace":
+            return iter(self.times)
+        if self.kind == "uniform":
+            return (number / self.rate for number in itertools.count())
+        return self._poisson()
+
+    def _poisson(self) -> Iterator[float]:
+        random = np.random.default_rng(self.seed)
+        now = 0.0
+        while True:
+            times = now + random.exponential(1 / self.rate, CHUNK).cumsum()
+            yield from times.tolist()
+            now = float(times[-1])
+
+
+def read_trace(path: Path) -> Arrivals:
+    """A trace: one time a line, in seconds or as ISO 8601, in any order; empty lines and ``#`` remarks are left out.
+
+    Raises:
+        UsageError: a line is no time, or there is none.
+        OSError: it cannot be read.
+    """
+    times = []
+    for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), 1):
+        text = line.partition("#")[0].strip()
+        if text:
+            times.append(_time(text, f"{path}, line {number}"))
+    if not times:
+        raise UsageError(f"{path} has no times; expected one a line, in seconds or like 2026-01-02T03:04:05.678")
+    times.sort()
+    return Arrivals("trace", times=[time - times[0] for time in times])
+
+
+def _time(text: str, where: str) -> float:
+    try:
+        time = float(text)
+    except ValueError:
+        try:
+            time = datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+        except ValueError:
+            time = float("nan")
+    if not np.isfinite(time):
+        raise UsageError(f"{where}: {text[:40]!r} is no time; expected seconds, or one like 2026-01-02T03:04:05.678")
+    return time
+
+
+def punctual_loop() -> asyncio.AbstractEventLoop:
+    """An event loop that wakes to the microsecond where asyncio would round up to the millisecond (Linux)."""
+    if not hasattr(selectors, "EpollSelector"):
+        return asyncio.new_event_loop()
+
+    class Punctual(selectors.EpollSelector):
+        """epoll waits for whole milliseconds; select on its own descriptor does not."""
+
+        def select(self, timeout: float | None = None) -> list[Any]:
+            """Wait as select does, then ask epoll."""
+            if timeout is not None and timeout > 0:
+                select.select([self.fileno()], [], [], timeout)
+                timeout = 0
+            return super().select(timeout)
+
+    return asyncio.SelectorEventLoop(Punctual())
