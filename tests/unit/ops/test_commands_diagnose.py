@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.unit.ops.diagnosis.log_lines import answered, flushing, told
+from tsbatch.cli import BAD_INPUT, FINE, main
+
+
+@pytest.fixture
+def folder(tmp_path):
+    lines = []
+    for number in range(40):
+        at, job = 150 * number, f"job-{number}"
+        lines += flushing(at) + told(at + 40, [job], "40") + answered(at + 42, job, 100, 42)
+    (tmp_path / "ts_log.log").write_text("".join(f"{line}\n" for line in lines))
+    return tmp_path
+
+
+def test_for_a_person(folder, capsys):
+    assert main(["diagnose", str(folder)]) == FINE
+    out, said = capsys.readouterr()
+    lines = out.splitlines()
+    assert lines[0].startswith("m 1.0: sequential client. One client sends its next request only when the last")
+    assert "Next single change: maxBatchDelay 100 → 1" in lines
+    assert "    tsbatch reconfigure m --max-batch-delay 1" in lines
+    assert "    maxBatchDelay: 1" in lines
+    for heading in ("Where the time goes", "Over time (means in ms)", "Evidence", "What would prove it wrong"):
+        assert any(line.startswith(heading) for line in lines), heading
+    assembly = next(line for line in lines if line.startswith("assembly"))
+    assert assembly.split() == ["assembly", "100.0", "70", "100.0", "100.0", "100.0"]
+    assert "reading" in said
+
+
+def test_as_json(folder, capsys):
+    assert main(["diagnose", str(folder / "ts_log.log"), "--model", "m/1.0", "--json"]) == FINE
+    found = json.loads(capsys.readouterr().out)
+    assert (found["schema"], found["kind"], found["regime"]) == (1, "diagnosis", "sequential client")
+    assert found["advice"]["change"] == {"setting": "maxBatchDelay", "old": 100, "new": 1}
+    assert found["advice"]["command"] == "tsbatch reconfigure m --max-batch-delay 1"
+
+
+@pytest.mark.parametrize(
+    "source, says",
+    [
+        (["nowhere"], "no such file or folder"),
+        ([r"C:\logs"], "no such file or folder"),
+        (["http://"], "is no address"),
+        ([], "no server named"),
+    ],
+)
+def test_what_cannot_be_diagnosed(source, says, capsys):
+    assert main(["diagnose", *source]) == BAD_INPUT
+    (line,) = capsys.readouterr().err.splitlines()
+    assert says in line
