@@ -102,6 +102,8 @@ CHECKS = (
         minutes=40,
     ),
     Check(3, 8, "where a worker's wall time goes", scripts=("benchmarks/worker_profile.py",)),
+    Check(4, 1, "lint finds what is wrong, and TorchServe does what it says"),
+    Check(4, 2, "effective agrees with TorchServe, layer by layer"),
 )
 
 

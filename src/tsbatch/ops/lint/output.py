@@ -72,3 +72,16 @@ def _result(finding: Finding) -> dict[str, Any]:
 def _escape(value: str, more: str = "") -> str:
     value = value.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
     return value.translate({ord(letter): f"%{ord(letter):02X}" for letter in more})
+
+
+def rules_markdown() -> str:
+    """Every rule as a table in Markdown, for docs/lint.md."""
+    rows = [
+        f"| `{rule.id}` | {rule.severity} | {_cell(rule.title)} | {_cell(rule.explanation)} |"
+        for rule in all_rules().values()
+    ]
+    return "\n".join(["| rule | severity | finds | because |", "| --- | --- | --- | --- |", *rows])
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")

@@ -79,4 +79,6 @@ def all_rules() -> dict[str, Rule]:
     """Every rule by its id, in the order of the modules."""
     for module in MODULES:
         import_module(f"tsbatch.ops.lint.{module}")
-    return dict(_RULES)
+    # Some modules are imported before by others.
+    place = {f"tsbatch.ops.lint.{module}": number for number, module in enumerate(MODULES)}
+    return dict(sorted(_RULES.items(), key=lambda item: place[item[1].check.__module__]))
