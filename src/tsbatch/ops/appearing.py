@@ -1,7 +1,7 @@
 """Files and folders that appear on the disk whole or not at all, whoever else writes the same name at the same time.
 
-What is being written is hidden, and TorchServe's model store skips hidden names. A writer that is killed on a system
-where files cannot be without a name leaves its hidden one; the next writer of that name removes it.
+What is being written is hidden, and TorchServe's model store skips hidden names. A killed writer of a folder, or of a
+file where files cannot be without a name, leaves its hidden part behind; the next writer of that name removes it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,15 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import BinaryIO
 
 PART = ".part"
+"""Ends the name of what is being written. Its writer holds a lock on it from before it has this name."""
+
+NEW = ".new"
+"""Ends its name until then."""
+
 SECONDS_UNTIL_LOCKED = 60
-"""A part without a lock that is younger may belong to a writer that has not come to lock it yet."""
 
 TAKEN = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
 """Why a folder cannot be renamed when its new name is another's."""
@@ -40,7 +44,7 @@ def appearing(target: Path, *, replace: bool = True) -> Iterator[BinaryIO]:
     _remove_leftovers(target)
     part = _part(target)
     try:
-        with _nameless(target.parent) or part.open("xb+") as stream, _locked(stream):
+        with _nameless(target.parent) or _claimed_file(part) as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
@@ -67,9 +71,8 @@ def appearing_folder(target: Path, *, replace: bool = True) -> Iterator[Path]:
     """
     _remove_leftovers(target)
     part = _part(target)
-    part.mkdir()
     try:
-        with _locked_folder(part):
+        with _claimed_folder(part):
             yield part
         while not _renamed(part, target):
             if not replace:
@@ -134,36 +137,52 @@ def _move_away(target: Path) -> None:
         old.unlink()
 
 
-@contextlib.contextmanager
-def _locked(stream: IO[bytes]) -> Iterator[None]:
-    with contextlib.suppress(ImportError, OSError):  # Windows: it refuses to remove an open file by itself
-        import fcntl
-
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    yield
-
-
-@contextlib.contextmanager
-def _locked_folder(folder: Path) -> Iterator[None]:
+def _claimed_file(part: Path) -> BinaryIO:
     if os.name == "nt":
+        return part.open("xb+")  # Windows removes and renames no open file
+    new = part.with_suffix(NEW)
+    stream = new.open("xb+")
+    _lock(stream.fileno())
+    new.rename(part)
+    return stream
+
+
+@contextlib.contextmanager
+def _claimed_folder(part: Path) -> Iterator[None]:
+    if os.name == "nt":
+        part.mkdir()
         yield
         return
-    import fcntl
-
-    descriptor = os.open(folder, os.O_RDONLY)
+    new = part.with_suffix(NEW)
+    new.mkdir()
+    descriptor = os.open(new, os.O_RDONLY)
     try:
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(descriptor)
+        new.rename(part)
         yield
     finally:
         os.close(descriptor)
 
 
+def _lock(descriptor: int) -> bool:
+    """Whether nobody else holds the lock; always, on a file system without locks."""
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno != errno.EWOULDBLOCK
+    return True
+
+
 def _remove_leftovers(target: Path) -> None:
-    for path in target.parent.glob(f".{_literal(target.name)}.{'[0-9a-f]' * 16}{PART}"):
+    hidden = f".{_literal(target.name)}.{'[0-9a-f]' * 16}"
+    for path in [*target.parent.glob(hidden + PART), *target.parent.glob(hidden + NEW)]:
         with contextlib.suppress(OSError):
-            if time.time() - path.stat().st_mtime > SECONDS_UNTIL_LOCKED and not _in_use(path):
-                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
+            young = time.time() - path.stat().st_mtime < SECONDS_UNTIL_LOCKED
+            if _in_use(path) or (path.suffix == NEW and young):
+                continue
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
 
 
 def _literal(name: str) -> str:
@@ -171,16 +190,11 @@ def _literal(name: str) -> str:
 
 
 def _in_use(path: Path) -> bool:
-    """Whether its writer lives; where that cannot be known, it is taken to."""
-    try:
-        import fcntl
-    except ImportError:
+    """Whether its writer lives. Where that cannot be known a folder is taken to be; Windows keeps open files itself."""
+    if os.name == "nt":
         return path.is_dir()
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
+        return not _lock(descriptor)
     finally:
         os.close(descriptor)
-    return False

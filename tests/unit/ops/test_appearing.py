@@ -10,7 +10,6 @@ import threading
 
 import pytest
 
-from tsbatch.ops import appearing as module
 from tsbatch.ops.appearing import appearing, appearing_folder
 
 
@@ -180,24 +179,42 @@ KILLED_FOLDER = (
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows keeps no lock that tells whether the writer lives")
-def test_what_a_killed_writer_leaves_is_hidden_and_goes_with_the_next(tmp_path, monkeypatch):
+def test_what_a_killed_writer_leaves_is_hidden_and_goes_with_the_next(tmp_path):
     target = tmp_path / "m"
     done = subprocess.run([sys.executable, "-c", KILLED_FOLDER, str(target)], timeout=60, check=False)
     assert done.returncode == -signal.SIGKILL
     [part] = tmp_path.iterdir()
     assert part.name.startswith(".m.")
-    with appearing_folder(target) as folder:
-        fill(folder, "young parts stay: their writer may be about to lock them")
-    assert part.exists()
-    monkeypatch.setattr(module, "SECONDS_UNTIL_LOCKED", -1)
     with appearing_folder(target) as folder, appearing_folder(target) as other:
         fill(folder, "new")
         fill(other, "neither removes the other, which lives")
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 
-def test_other_names_parts_stay(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "SECONDS_UNTIL_LOCKED", -1)
+@pytest.mark.skipif(os.name == "nt", reason="Windows keeps no lock that tells whether the writer lives")
+def test_a_file_whose_writer_lives_stays(tmp_path, monkeypatch):
+    monkeypatch.delattr(os, "O_TMPFILE", raising=False)
+    with appearing(tmp_path / "m") as first:
+        first.write(b"first")
+        with appearing(tmp_path / "m") as second:
+            second.write(b"second")
+        assert (tmp_path / "m").read_bytes() == b"second"
+    assert (tmp_path / "m").read_bytes() == b"first"
+
+
+def test_parts_that_were_never_locked_go_when_they_are_old(tmp_path):
+    new = tmp_path / f".m.{'0' * 16}.new"
+    new.touch()
+    with appearing_folder(tmp_path / "m"):
+        pass
+    assert new.exists(), "its writer may be about to lock it"
+    os.utime(new, (0, 0))
+    with appearing_folder(tmp_path / "m"):
+        pass
+    assert not new.exists()
+
+
+def test_other_names_parts_stay(tmp_path):
     others = [tmp_path / f".{name}.{'0' * 16}.part" for name in ("mm", "m.mar", "[m]")]
     for other in others:
         other.touch()
