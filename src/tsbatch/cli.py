@@ -106,6 +106,7 @@ def build_app() -> typer.Typer:
         commands_package,
         commands_reconfigure,
         commands_server,
+        commands_top,
     )
 
     app = typer.Typer(
@@ -132,6 +133,7 @@ def build_app() -> typer.Typer:
         commands_inspect,
         commands_server,
         commands_reconfigure,
+        commands_top,
         commands_measure,
         commands_diagnose,
     ):

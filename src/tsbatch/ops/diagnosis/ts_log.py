@@ -45,6 +45,11 @@ class LogReader:
             else:
                 model.refuse(one)
 
+    def take(self) -> list[ModelLog]:
+        """The models as far as they are known, and begin anew; batches still in hand count next time."""
+        models, self._models = self._models, {}
+        return list(models.values())
+
     def finish(self) -> list[ModelLog]:
         """The models, the busiest first; those that nothing was asked of are left out."""
         for batch in self._batches.finish():
