@@ -104,6 +104,9 @@ CHECKS = (
     Check(3, 8, "where a worker's wall time goes", scripts=("benchmarks/worker_profile.py",)),
     Check(4, 1, "lint finds what is wrong, and TorchServe does what it says"),
     Check(4, 2, "effective agrees with TorchServe, layer by layer"),
+    Check(4, 3, "archives verify, reproduce, and are never half written"),
+    Check(4, 4, "a 2 GB model beside the stock way"),
+    Check(4, 7, "reconfigure under load loses no request"),
 )
 
 
