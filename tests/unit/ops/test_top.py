@@ -56,7 +56,7 @@ def test_what_a_log_gained_since_the_last_look(tmp_path, clock):
     assert row.batch == pytest.approx(4 / 3)
     assert (row.queue, row.assembly, row.handler, row.latency) == (0, 10, 40, 52)
     assert 2**20 < row.memory < 2**34
-    append(log, answered(450, "e", 30, 50), flushing(500))
+    append(log, told(449, ["e"], "40"), answered(450, "e", 30, 50), flushing(500))
     (row,) = top.look("m")
     assert (row.rate, row.assembly) == (0.25, 30)
 

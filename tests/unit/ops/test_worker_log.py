@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import pytest
 
+from tsbatch.ops import worker_log
 from tsbatch.ops.worker_log import LONGEST, Reason, Tail, WorkerLog, errors_in, reason_in
 
 # Lines of a real TorchServe 0.12.0.
@@ -78,6 +79,17 @@ def test_a_worker_that_loads_too_long(logs):
     log = WorkerLog(folder)
     assert log.died("slow", "1.0")
     assert log.reason("slow", "1.0").timed_out
+
+
+def test_a_worker_that_was_killed_for_memory(logs, monkeypatch):
+    folder, write = logs
+    log = WorkerLog(folder)
+    write(SERVER)
+    assert not log.reason("bad", "1.0").certain
+    monkeypatch.setattr(worker_log, "kills", lambda: 1_000_000)
+    assert log.reason("bad", "1.0") == Reason("the worker was killed for memory while it loaded")
+    write(model=MODEL)
+    assert log.reason("bad", "1.0").text.startswith("ValueError")
 
 
 def test_no_logs_at_all(tmp_path):

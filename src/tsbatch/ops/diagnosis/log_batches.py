@@ -49,6 +49,9 @@ CALL: Final = re.compile(
     r"|/v1/models/(?P<v1>[^/?:]+):"
     r"|/v2/models/(?P<v2>[^/?]+)(?:/versions/(?P<v2_version>[^/?]+))?/infer"
 )
+LATE: Final = 8
+"""So many batches later a handler time may be told: another thread reads the worker's output, and is often behind."""
+
 NANOSECONDS: Final = 1e6
 """In a millisecond."""
 
@@ -102,6 +105,11 @@ class Batch:
         """When the last request was answered, ms since the epoch."""
         return self.flushed + max(job.took for job in self.jobs)
 
+    @property
+    def in_handler(self) -> float:
+        """Time in the handler, ms; where nobody told, what the way there and back leaves open: the first answer's."""
+        return min(job.took for job in self.jobs) if math.isnan(self.handler) else self.handler
+
     def waits(self, job: Job) -> tuple[float, float]:
         """Queue wait and assembly wait of one of its requests, ms."""
         arrival = self.flushed - job.waited
@@ -128,12 +136,13 @@ class Refused:
 
 @dataclass(slots=True)
 class _Thread:
-    """What is known of one thread of the log. ``batch`` is the one it has in hand."""
+    """What is known of one worker: the batch it has in hand, and those before it whose handler time is not told yet."""
 
     name: str
     model: str
     version: str
     batch: Batch | None = None
+    before: list[Batch] = field(default_factory=list)
     ended: float = 0.0
     flushed: float = 0.0
     job: str = ""
@@ -181,6 +190,8 @@ class BatchReader:
         """The batches still in hand; call it when there are no more lines."""
         for worker in self._workers.values():
             self._close(worker)
+            self._ready += worker.before
+            worker.before.clear()
         yield from (one for one in self._ready if isinstance(one, Batch))
         self._ready.clear()
 
@@ -216,11 +227,12 @@ class BatchReader:
     def _close(self, worker: _Thread) -> None:
         batch, worker.batch = worker.batch, None
         if batch is not None and batch.jobs:
-            ids = {job.id for job in batch.jobs}
-            told = (worker.told.get(name) for name in (b"Handler", b"Prediction"))
-            batch.handler = next((ms for ms, request in filter(None, told) if request in ids), math.nan)
             worker.ended = batch.ended
-            self._ready.append(batch)
+            for name, (ms, request) in worker.told.items():
+                _credit(batch, name, ms, request)
+            (worker.before if math.isnan(batch.handler) else self._ready).append(batch)
+            if len(worker.before) > LATE:
+                self._ready.append(worker.before.pop(0))
         worker.told.clear()
         worker.status = None
 
@@ -248,9 +260,15 @@ class BatchReader:
 
     def _tell(self, worker: _Thread, name: bytes, value: bytes, request: bytes) -> None:
         try:
-            worker.told[name] = float(value.replace(b",", b".")), request.decode()
+            ms, job = float(value), request.decode()
         except ValueError:
-            worker.told.pop(name, None)
+            return
+        late = next((batch for batch in worker.before if _credit(batch, name, ms, job)), None)
+        if late is None:
+            worker.told[name] = ms, job
+        else:
+            worker.before.remove(late)
+            self._ready.append(late)
 
     def _refuse(self, found: re.Match[bytes]) -> None:
         name = found["thread"]
@@ -273,6 +291,15 @@ class BatchReader:
         if not self._stamp:
             return _naive(stamp)
         return self._flushed + _naive(stamp) - _naive(self._stamp)
+
+
+def _credit(batch: Batch, name: bytes, ms: float, request: str) -> bool:
+    """Give a batch its handler time, if it is the one that this request was in; HandlerTime before PredictionTime."""
+    if all(job.id != request for job in batch.jobs):
+        return False
+    if name == b"Handler" or math.isnan(batch.handler):
+        batch.handler = ms
+    return True
 
 
 def _status(word: bytes) -> int:

@@ -70,8 +70,7 @@ class ModelLog:
 
     def _keep(self, batch: Batch, worker: int) -> None:
         size = len(batch.jobs)
-        # IPC and the frontend's own part make no handler time, but without it there is nothing better.
-        handler = batch.handler if batch.handler == batch.handler else min(job.took for job in batch.jobs)
+        handler = batch.in_handler
         for job in batch.jobs:
             queue, assembly = batch.waits(job)
             sent = (batch.flushed - job.waited) / 1000

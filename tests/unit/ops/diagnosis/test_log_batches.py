@@ -123,6 +123,33 @@ def test_handler_time_is_preferred_and_another_batchs_is_not_taken():
     assert math.isnan(both[1].handler)
 
 
+def test_a_handler_time_that_is_told_when_the_next_batch_is_on_its_way():
+    batches = read(
+        flushing(0),
+        answered(10, "a", 1, 10),
+        flushing(10),
+        told(10, "a", "9"),
+        told(10, "a", "9.5", name="PredictionTime"),
+        told(20, "b", "8"),
+        answered(20, "b", 1, 10),
+        flushing(20),
+        answered(30, "c", 1, 10),
+        flushing(30),
+        answered(40, "d", 1, 10),
+        told(41, "d", "7"),
+    )
+    assert [batch.handler for batch in batches if batch.jobs[0].id != "c"] == [9, 8, 7]
+    assert sorted(job.id for batch in batches for job in batch.jobs) == ["a", "b", "c", "d"]
+
+
+def test_a_handler_time_that_is_never_told_holds_nothing_up():
+    reader = BatchReader()
+    lines = [[*flushing(20 * number), *answered(20 * number + 9, str(number), 1, 9)] for number in range(20)]
+    found = [one for group in lines for one in reader.feed(as_bytes(group))]
+    assert [one.jobs[0].id for one in found] == [str(number) for number in range(11)]
+    assert len([*reader.finish()]) == 9
+
+
 def test_prometheus_mode_leaves_the_workers_own_line_only():
     line = (
         "2026-11-29T12:00:00,010 [INFO ] W-9000-m_1.0-stdout org.pytorch.serve.wlm.WorkerLifeCycle - result=[METRICS]"

@@ -76,6 +76,10 @@ class TestWhatItTakes:
         (tmp_path / "my_handler.py").write_text("import os\n")
         (tmp_path / "requirements-dev.txt").write_text("torch\n")
         (tmp_path / "notes.txt").write_text("torch\n")
+        (tmp_path / "test_my_handler.py").write_text("class A:\n    def handle(self): ...\nclass B: pass\n")
+        (tmp_path / "package").mkdir()
+        (tmp_path / "package" / "__init__.py").touch()
+        (tmp_path / "package" / "handler.py").write_text("class AHandler: pass\nclass BHandler: pass\n")
         (tmp_path / "docker-compose.yaml").write_text("services: {}\n")
         for hidden in (".git", "__pycache__", "node_modules"):
             (tmp_path / hidden).mkdir()
@@ -123,6 +127,14 @@ class TestWhatItTakes:
         assert rules_of(path) == set()
         path.write_text("# tsbatch: allow config-model-key\nenable_model_api=true\nbatch_size=8\n")
         assert rules_of(path) == {("config.properties", 3, "config-model-key")}
+
+    def test_a_comment_in_the_handler_allows_too(self, tmp_path):
+        (tmp_path / "config.properties").write_text("enable_model_api=true\n\n\n")
+        path = tmp_path / "my_handler.py"
+        path.write_text("class H:\n    def f(self, metrics):\n        metrics.add_counter('Tokens', 1)\n")
+        assert ("my_handler.py", 3, "set-metric-unnamed") in rules_of(tmp_path)
+        path.write_text(path.read_text().replace("1)", "1)  # tsbatch: allow set-metric-unnamed"))
+        assert rules_of(tmp_path) == set()
 
     def test_the_line_ends_of_windows(self, tmp_path):
         (tmp_path / "config.properties").write_bytes(b"enable_model_api=true\r\n\r\nbatch_size=8\r\n")
