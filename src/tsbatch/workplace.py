@@ -8,12 +8,14 @@ keeps the modules that were imported from its folder to itself, and takes them o
 from __future__ import annotations
 
 import ast
+import gzip
 import importlib
 import os
 import shutil
 import signal
 import stat
 import sys
+import tarfile
 import tempfile
 import threading
 import zipfile
@@ -27,22 +29,27 @@ from typing import Any
 from tsbatch._bundled import NAME
 from tsbatch.errors import LoadError
 
+BROKEN = (zipfile.BadZipFile, zipfile.LargeZipFile, tarfile.TarError, gzip.BadGzipFile)
 _ONE_AT_A_TIME = threading.RLock()
 """The working folder and ``sys.path`` belong to the whole process."""
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpack a ``.mar`` into ``folder``.
+    """Unpack a ``.mar`` or a ``.tar.gz`` into ``folder``.
 
     Raises:
         LoadError: it is no archive, is damaged, or has an entry that would lie outside or is a link.
     """
     try:
+        if archive.name.endswith(".tar.gz"):
+            _unpack_tar(archive, folder)
+            return
         with zipfile.ZipFile(archive) as bundle:
             for entry in bundle.infolist():
-                _refuse_escape(archive, entry)
+                # The name as it was written: zipfile itself would quietly bend it into the folder.
+                _refuse_escape(archive, entry.orig_filename, link=stat.S_ISLNK(entry.external_attr >> 16))
                 bundle.extract(entry, folder)
-    except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error) as error:
+    except (*BROKEN, NotImplementedError, RuntimeError, EOFError, zlib.error) as error:
         raise LoadError(f"{archive}: not a readable model archive ({error}); pack it again") from error
 
 
@@ -52,12 +59,22 @@ def leads_out(name: str) -> bool:
     return bool(path.drive or path.root or ".." in path.parts)
 
 
-def _refuse_escape(archive: Path, entry: zipfile.ZipInfo) -> None:
-    # The name as it was written: zipfile itself would quietly bend it into the folder.
-    outside = leads_out(entry.orig_filename)
-    if outside or stat.S_ISLNK(entry.external_attr >> 16):
-        what = "would lie outside the folder" if outside else "is a link"
-        raise LoadError(f"{archive}: the entry {entry.orig_filename!r} {what}; do not use this archive")
+def _unpack_tar(archive: Path, folder: Path) -> None:
+    with tarfile.open(archive, "r:gz") as bundle:
+        for entry in bundle:
+            _refuse_escape(archive, entry.name, link=not (entry.isfile() or entry.isdir()))
+            # TorchServe drops the first folder's name (archive/utils/ZipUtils.java).
+            path, stream = folder / entry.name.partition("/")[2], bundle.extractfile(entry)
+            if stream is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with path.open("wb") as target:
+                    shutil.copyfileobj(stream, target)
+
+
+def _refuse_escape(archive: Path, name: str, *, link: bool) -> None:
+    if link or leads_out(name):
+        what = "is a link" if link else "would lie outside the folder"
+        raise LoadError(f"{archive}: the entry {name!r} {what}; do not use this archive")
 
 
 class Workplace:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tarfile
 import zipfile
 
 import pytest
 import torch
 
 from tests.tiny import save_encoder
-from tsbatch import HandlerRunner
+from tsbatch import HandlerRunner, LoadError
 from tsbatch.ops.archive import package
 
 HANDLER = """
@@ -140,6 +141,46 @@ def test_a_converted_encoder_answers_the_same(tmp_path):
         with HandlerRunner.from_mar(mar) as runner:
             answers.append([answer.json() for answer in runner.predict([{"inputs": text} for text in texts])])
     assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("form", ["mar-compressed", "tar.gz", "folder"])
+def test_every_format_runs_without_a_server(tmp_path, form):
+    folder = tmp_path / "source"
+    folder.mkdir()
+    (folder / "net.py").write_text(NET)
+    (folder / "plain.py").write_text(HANDLER)
+    options = save_safetensors(make_net(), folder)
+    path = package(name="m", output_dir=tmp_path, handler=folder / "plain.py", form=form, **options)
+    with HandlerRunner.from_mar(path) as runner:
+        [answer] = runner.predict([{"inputs": [0.5, 1.0, 1.5, 2.0]}])
+    assert torch.allclose(torch.tensor(answer.json()), make_net()(torch.tensor([0.5, 1.0, 1.5, 2.0])), atol=1e-6)
+
+
+def add_link(archive):
+    entry = tarfile.TarInfo("m/link")
+    entry.type, entry.linkname = tarfile.SYMTYPE, "/etc/passwd"
+    archive.addfile(entry)
+
+
+def add_escape(archive):
+    archive.addfile(tarfile.TarInfo("m/../../evil"))
+
+
+@pytest.mark.parametrize(
+    "damage, message", [(add_link, "is a link"), (add_escape, "outside"), (None, "not a readable")]
+)
+def test_tars_that_must_not_be_unpacked(tmp_path, damage, message):
+    path = tmp_path / "m.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        if damage:
+            damage(archive)
+        else:
+            archive.addfile(tarfile.TarInfo("m/file"))
+    if not damage:
+        path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(LoadError, match=message):
+        HandlerRunner.from_mar(path)
+    assert not (tmp_path.parent / "evil").exists()
 
 
 BUNDLED = """

@@ -50,10 +50,10 @@ def appearing(target: Path, *, replace: bool = True) -> Iterator[BinaryIO]:
             os.fsync(stream.fileno())
             if not part.exists():
                 _name(stream, part)
-        if replace:
-            part.replace(target)
-        else:
-            _move_to_free(part, target)
+            if os.name != "nt":  # before the lock goes with the stream; Windows renames no open file
+                _take_place(part, target, replace=replace)
+        if os.name == "nt":
+            _take_place(part, target, replace=replace)
     finally:
         part.unlink(missing_ok=True)
 
@@ -74,10 +74,10 @@ def appearing_folder(target: Path, *, replace: bool = True) -> Iterator[Path]:
     try:
         with _claimed_folder(part):
             yield part
-        while not _renamed(part, target):
-            if not replace:
-                raise FileExistsError(f"{target} exists")
-            _move_away(target)
+            while not _renamed(part, target):
+                if not replace:
+                    raise FileExistsError(f"{target} exists")
+                _move_away(target)
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
@@ -90,9 +90,11 @@ def _nameless(folder: Path) -> BinaryIO | None:
     if not hasattr(os, "O_TMPFILE") or not Path("/proc/self/fd").is_dir():
         return None
     try:
-        return os.fdopen(os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o666), "wb+")
+        stream = os.fdopen(os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o666), "wb+")
     except OSError:  # a file system without it
         return None
+    _lock(stream.fileno())
+    return stream
 
 
 def _name(stream: BinaryIO, path: Path) -> None:
@@ -104,7 +106,10 @@ def _name(stream: BinaryIO, path: Path) -> None:
         os.close(folder)
 
 
-def _move_to_free(part: Path, target: Path) -> None:
+def _take_place(part: Path, target: Path, *, replace: bool) -> None:
+    if replace:
+        part.replace(target)
+        return
     try:
         os.link(part, target)  # unlike renaming, it takes nobody's place
     except FileExistsError:
@@ -134,7 +139,7 @@ def _move_away(target: Path) -> None:
     if old.is_dir() and not old.is_symlink():
         shutil.rmtree(old, ignore_errors=True)
     else:
-        old.unlink()
+        old.unlink(missing_ok=True)
 
 
 def _claimed_file(part: Path) -> BinaryIO:

@@ -126,31 +126,28 @@ def plan(
     Raises:
         UsageError: one line with what is missing or wrong, and what to do.
     """
-    config, aux = config or ModelConfig(), dict(aux or {})
     check_identity(name, version)
     entry = _entry(task, handler, model_file)
     files, left_out = model_files(model, task)
     notes: list[str] = []
-    config = _on_top_of(files.pop(CONFIG_NAME, None), config, notes)
+    config = _on_top_of(files.pop(CONFIG_NAME, None), config or ModelConfig(), notes)
     contents = Contents(files)
-    aux_names = {key: contents.add_aux(key, path) for key, path in aux.items()}
+    aux_names = {key: contents.add_aux(key, path) for key, path in (aux or {}).items()}
     if labels:
         contents.add(LABELS_NAME, index_to_name(labels))
         aux_names.setdefault("labels", LABELS_NAME)
     for path in extra:
         contents.add_extra(path)
-    contents.add(entry.name, entry)
-    if model_file:
-        contents.add(model_file.name, model_file)
+    for file in (entry, model_file):
+        if file:
+            contents.add(file.name, file)
     whole = complete(config, task=task, aux=aux_names, weight_bytes=model_folder.weight_bytes(files))
     text = manifest(
-        name,
-        version,
-        entry.name,
+        name, version, entry.name,
         serialized=serialized_name(model, files, model_file),
         model_file=model_file.name if model_file else None,
         requirements=add_requirements(contents, requirements, whole),
-    )
+    )  # fmt: skip
     contents.add(CONFIG_NAME, dump(whole))
     contents.add(MANIFEST_NAME, text)
     return Archive(name=name, version=version, files=contents.files, config=whole, left_out=left_out, notes=notes)

@@ -151,17 +151,41 @@ def interrupt(target):
         raise KeyboardInterrupt
 
 
+def at_once(write):
+    failed = []
+
+    def attempt(text):
+        try:
+            write(text)
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=attempt, args=(str(number),)) for number in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return failed
+
+
 def test_folders_of_one_name_written_at_once_do_not_meet(tmp_path):
     def write(text):
         with appearing_folder(tmp_path / "m") as folder:
             fill(folder, text)
 
-    threads = [threading.Thread(target=write, args=(str(number),)) for number in range(20)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    assert at_once(write) == []
     assert (tmp_path / "m" / "deep" / "file").read_text() in {str(number) for number in range(20)}
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
+@pytest.mark.usefixtures("either_way")
+def test_files_of_one_name_written_at_once_do_not_meet(tmp_path):
+    def write(text):
+        with appearing(tmp_path / "m") as stream:
+            stream.write(text.encode())
+
+    assert at_once(write) == []
+    assert (tmp_path / "m").read_text() in {str(number) for number in range(20)}
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 
