@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +15,7 @@ from _systems import HANDLERS, model_dir
 from _tables import Say
 
 from tsbatch.ops.archive import package
+from tsbatch.ops.mar_file import Format
 from tsbatch.ops.model_config import ModelConfig
 
 LARGE: Final = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
@@ -25,9 +25,10 @@ NO_WEIGHTS: Final = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_he
 TOKENIZER: Final = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json")
 WAYS: Final = {
     "archive": "tsbatch, archive",
-    "folder": "tsbatch, the archive unpacked in a folder",
+    "folder": "tsbatch, --format folder",
     "stock": "state dict, torch.load, default archive",
 }
+FORMATS: Final[dict[str, Format]] = {"archive": "mar", "folder": "folder"}
 
 
 def save_model(folder: Path, sizes: Mapping[str, Any]) -> None:
@@ -54,25 +55,15 @@ def pack(name: str, folder: Path, sizes: Mapping[str, Any], say: Say) -> dict[st
         say(f"{name}: making the model")
         save_model(model, sizes)
         say(f"{name}: packing it with tsbatch")
-        paths = {way: _package(f"{name}-{way}", model, store) for way in ("archive", "folder")}
-        paths["folder"] = unpack(paths["folder"])
+        paths = {way: _package(f"{name}-{way}", model, store, form) for way, form in FORMATS.items()}
         say(f"{name}: packing it with torch-model-archiver, which compresses")
         paths["stock"] = pack_stock(f"{name}-stock", model, store)
     return paths
 
 
-def _package(name: str, model: Path, store: Path) -> Path:
+def _package(name: str, model: Path, store: Path, form: Format) -> Path:
     config = ModelConfig(batch_size=16, max_batch_delay=5)
-    return package(name=name, model_dir=model, task="text-embedding", config=config, output_dir=store)
-
-
-def unpack(archive: Path) -> Path:
-    """The archive as a folder beside it; the archive is gone."""
-    folder = archive.with_suffix("")
-    with zipfile.ZipFile(archive) as packed:
-        packed.extractall(folder)
-    archive.unlink()
-    return folder
+    return package(name=name, model_dir=model, task="text-embedding", config=config, output_dir=store, form=form)
 
 
 def pack_stock(name: str, model: Path, store: Path) -> Path:

@@ -118,9 +118,12 @@ def _wanted(figures: Mapping[str, Any], corpus: str, clients: int) -> list[Targe
         later = [one - other for one, other in zip(_values(runs, RECOMMENDED, "p50"), alone, strict=True)]
         return [Target("ms later than one by one (P50)", RECOMMENDED.delay, Spread.of(later), below=True)]
     if corpus != "mixed":
-        others = {run["system"]: _system(run) for run in runs if run["kind"] != "tsbatch"}
+        # The example cuts every text at 150 tokens: over long texts it does less than was asked for.
+        cut = ("tsbatch", "example_style") if corpus == "long" else ("tsbatch",)
+        others = {run["system"]: _system(run) for run in runs if run["kind"] not in cut}
         best = max((rates_of(runs, system) for system in others.values()), key=median)
-        return [Target("× the best of the others", 0.95, ratios(ours, best))]
+        answers = " that do not cut the texts" if corpus == "long" else ""
+        return [Target(f"× the best of the others{answers}", 0.95, ratios(ours, best))]
     limit = max((row["rates"] for row in figures["in_process"]), key=median)
     p99 = ratios(_values(runs, RECOMMENDED, "p99"), _values(runs, EXPERT, "p99"))
     example = rates_of(runs, _best(figures, "example_style"))
