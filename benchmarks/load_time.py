@@ -5,8 +5,8 @@
     python benchmarks/load_time.py --quick         a small model, once; to see that it works
     python benchmarks/load_time.py --save FILE     every figure
 
-An encoder of 1.3 GB with random weights is packed three ways: tsbatch's archive, the same as a folder (--format folder),
-and the stock way (a state dict in a .pt file, BaseHandler's torch.load, torch-model-archiver's default archive). Each is
+An encoder of 1.3 GB with random weights is packed three ways: an archive of tsbatch, its folder (--format folder), and
+the stock way (a state dict in a .pt file, torch.load in BaseHandler, the default torch-model-archiver). Each is
 registered in its turn, with its files in the page cache and with them dropped from it, and the clock runs from
 registering to the first answer. For the memory two workers run, and what the second one holds alone is compared with a
 worker of the same handler whose model has next to no weights. Needs 8 GB of disk meanwhile.
