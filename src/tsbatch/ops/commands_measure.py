@@ -10,6 +10,7 @@ import typer
 from tsbatch.errors import UsageError
 
 if TYPE_CHECKING:
+    from tsbatch.ops.measure.result import BenchResult
     from tsbatch.ops.measure.run import Plan
 
 PANEL = "Measure"
@@ -23,6 +24,7 @@ Arrivals = Literal["poisson", "uniform"]
 def register(app: typer.Typer) -> None:
     """Add the verbs to the command line."""
     app.command("bench", rich_help_panel=PANEL)(bench_command)
+    app.command("compare", rich_help_panel=PANEL)(compare_command)
 
 
 def bench_command(
@@ -50,6 +52,7 @@ def bench_command(
     header: Annotated[list[str] | None, typer.Option(help="A further header, as 'Name: value'; several times.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of random arrivals.")] = 0,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File for the result and raw samples.")] = None,
+    append: Annotated[bool, typer.Option("--append", help="Add to what --output holds, to take turns.")] = False,
     version: Annotated[str | None, typer.Option(help="The model's version; the default one when left out.")] = None,
     name: Annotated[str, typer.Option("--name", help="Name of the server's instance.")] = "default",
     server: Annotated[
@@ -84,9 +87,10 @@ def bench_command(
     if data is None and "://" not in target:
         raise UsageError(f"{target} needs something to send: give --data FILE")
     bodies = read_bodies(data, content_type) if data else [Body(b"", "")]
+    earlier = earlier_runs(output, append=append)
     found = find_target(target, instance=name, version=version, management=server)
     with View(None if plan.seconds is None else plan.seconds + plan.warm_up) as view:
-        result = bench(found, bodies, plan, view.tell)
+        result = bench(found, bodies, plan, view.tell, earlier)
     if output:
         result.save(output)
     if as_json:
@@ -95,6 +99,43 @@ def bench_command(
         show(result)
     if any(step["failed"] for step in result.summary):
         raise typer.Exit(1)
+
+
+def compare_command(
+    before: Annotated[Path, typer.Argument(metavar="A", help="Result of a load test: bench --output A.")],
+    after: Annotated[Path, typer.Argument(metavar="B", help="Another one, under the same load.")],
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Say whether B is better, worse or within the noise of A.
+
+    Exit code 0 when B is better or within the noise, 1 when it is worse in any figure, 2 when single runs cannot tell.
+    """
+    from tsbatch.ops import console
+    from tsbatch.ops.measure.compare import compare
+    from tsbatch.ops.measure.result import BenchResult
+    from tsbatch.ops.measure.show import show_comparison
+
+    comparison = compare(BenchResult.load(before), BenchResult.load(after))
+    if as_json:
+        console.emit_json(comparison.to_json())
+    else:
+        show_comparison(comparison)
+    code = {"worse": 1, "cannot tell": 2}.get(comparison.verdict, 0)
+    if code:
+        raise typer.Exit(code)
+
+
+def earlier_runs(output: Path | None, *, append: bool) -> BenchResult | None:
+    """What is in the file already that runs are to be added to.
+
+    Raises:
+        UsageError: it is no such file, or there is none to add to.
+    """
+    from tsbatch.ops.measure.result import BenchResult
+
+    if append and output is None:
+        raise UsageError("--append needs --output FILE")
+    return BenchResult.load(output) if append and output and output.exists() else None
 
 
 def make_plan(

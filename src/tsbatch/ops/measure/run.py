@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from tsbatch.errors import UsageError
 from tsbatch.ops.measure.arrivals import Arrivals, Kind
 from tsbatch.ops.measure.data import Body
 from tsbatch.ops.measure.ledger import Progress
@@ -80,7 +81,13 @@ class Plan:
         return [*closed, *((rate, f"{rate:g} requests/s", Arrivals(self.arrivals, rate, seed)) for rate in self.rates)]
 
 
-def bench(target: Target, bodies: Sequence[Body], plan: Plan, tell: Tell | None = None) -> BenchResult:
+def bench(
+    target: Target,
+    bodies: Sequence[Body],
+    plan: Plan,
+    tell: Tell | None = None,
+    earlier: BenchResult | None = None,
+) -> BenchResult:
     """Load a target as planned.
 
     Args:
@@ -88,11 +95,14 @@ def bench(target: Target, bodies: Sequence[Body], plan: Plan, tell: Tell | None 
         bodies: what to send.
         plan: how.
         tell: told what is being done and how it goes, twice a second.
+        earlier: a result whose runs come first; its target and load must be the same.
 
     Raises:
         ServerError: the server cannot be reached, or fails every request from the first.
-        UsageError: it refuses every request from the first.
+        UsageError: it refuses every request from the first, or ``earlier`` is of something else.
     """
+    runs = _runs_before(earlier, target, plan)
+    done = len(runs) // len(plan.steps(0))
     load = Load(
         address=target.address,
         bodies=bodies,
@@ -104,14 +114,14 @@ def bench(target: Target, bodies: Sequence[Body], plan: Plan, tell: Tell | None 
         timeout=plan.timeout,
         connections=plan.connections,
     )
-    runs = []
-    for repetition in range(plan.repeat):
-        for number, what, arrivals in plan.steps(repetition):
-            title = f"{what}, run {repetition + 1} of {plan.repeat}" if plan.repeat > 1 else what
+    for turn in range(plan.repeat):
+        for number, what, arrivals in plan.steps(done + turn):
+            title = f"{what}, run {turn + 1} of {plan.repeat}" if plan.repeat > 1 else what
             clients = int(number) if arrivals is None and number else None
             step = replace(load, clients=clients, arrivals=arrivals)
             runs.append(run_once(target, step, plan, number, partial(tell, title) if tell else None))
-    result = BenchResult(target=target.to_json(), plan=plan.to_json(), environment=environment(), runs=runs)
+    shown = {**plan.to_json(), "repeat": done + plan.repeat}
+    result = BenchResult(target=target.to_json(), plan=shown, environment=environment(), runs=runs)
     return replace(result, summary=[combine(number, found) for number, found in result.steps().items()])
 
 
@@ -146,3 +156,20 @@ def run_once(
         padding_waste=waste.end() if watching else None,
     )
     return replace(run, summary=summarize(run, limit=plan.limit, timeout=plan.timeout))
+
+
+def _runs_before(earlier: BenchResult | None, target: Target, plan: Plan) -> list[Run]:
+    if earlier is None:
+        return []
+    what = "model" if target.model else "address"  # a server that starts again has another port
+    for name, before, now in (
+        ("target", _named(earlier.target, what), _named(target.to_json(), what)),
+        ("load", {**earlier.plan, "repeat": None}, {**plan.to_json(), "repeat": None}),
+    ):
+        if before != now:
+            raise UsageError(f"--append: the {name} was {before} before and is {now} now; write to another file")
+    return list(earlier.runs)
+
+
+def _named(target: Mapping[str, Any], what: str) -> list[Any]:
+    return [target[key] for key in (what, "version", "settings")]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from tsbatch.ops import console
+from tsbatch.ops.measure.compare import FAILED, Change, Comparison
 from tsbatch.ops.measure.result import BenchResult, Run
 from tsbatch.ops.measure.samples import STAGES, WAITS
 
@@ -150,3 +151,56 @@ def number(value: float | None) -> str | None:
     if value is None:
         return None
     return f"{value:.2f}" if abs(value) < 100 else f"{value:.1f}" if abs(value) < 1000 else f"{value:.0f}"
+
+
+def show_comparison(comparison: Comparison) -> None:
+    """Print what became of each figure, and what could have been seen."""
+    console.out.print(verdict_of(comparison), markup=False, soft_wrap=True)
+    for setting in comparison.settings:
+        console.out.print(f"  {setting}", markup=False)
+    several = len({change.step for change in comparison.changes}) > 1
+    rows = [
+        [
+            *([number(change.step)] if several else []),
+            change.figure,
+            _shown(change, change.before),
+            _shown(change, change.after),
+            percent(change.ratio),
+            "" if change.low is None or change.high is None else f"{percent(change.low)} to {percent(change.high)}",
+            change.verdict,
+            "" if change.visible is None else percent(change.visible),
+            "" if change.visible is None else change.repeats or "over 1000",
+        ]
+        for change in comparison.changes
+    ]
+    columns = ["figure", "A", "B", "change", "interval", "verdict", "visible from", "repeats for 10 %"]
+    console.table(["step", *columns] if several else columns, rows)
+    for note in comparison.notes:
+        console.out.print(f"note: {note}", markup=False, soft_wrap=True)
+
+
+def verdict_of(comparison: Comparison) -> str:
+    """The verdict in a sentence."""
+    a, b = comparison.runs
+    if comparison.verdict == "cannot tell":
+        return (
+            f"cannot tell: A has {a} run{'s' * (a > 1)} and B {b}, and runs of the same thing differ by 10 % and more;"
+            " repeat both with: tsbatch bench … --repeat 12"
+        )
+    if comparison.verdict == "within the noise":
+        return f"B is within the noise of A ({a} and {b} runs)"
+    why = [
+        f"{change.figure} {percent(change.ratio)} {change.verdict}"
+        for change in comparison.changes
+        if change.verdict in ("better", "worse")
+    ]
+    return f"B is {comparison.verdict} than A ({a} and {b} runs): {', '.join(why)}"
+
+
+def percent(ratio: float) -> str:
+    """A ratio as a change."""
+    return f"{(ratio - 1) * 100:+.1f} %"
+
+
+def _shown(change: Change, value: float) -> str | None:
+    return f"{value:.2%}" if change.figure == FAILED else number(value)

@@ -34,12 +34,17 @@ class View:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        if self._step is not None:
+            self._step.description = self._title  # its last figures are no result
         self._stack.close()
 
     def tell(self, title: str, progress: Progress) -> None:
         """Show how the load of that name goes."""
         if title != self._title:
-            self._stack.close()
+            self._end()
             self._title, self._shown = title, 0.0
             self._step = self._stack.enter_context(console.progress(title, self._seconds))
         assert self._step is not None

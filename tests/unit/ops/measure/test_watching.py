@@ -1,0 +1,139 @@
+"""What is watched beside a load, and how the load itself is shown."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+
+from tsbatch.errors import UsageError
+from tsbatch.ops.failure import ServerError
+from tsbatch.ops.measure import process, target
+from tsbatch.ops.measure.arrivals import Arrivals
+from tsbatch.ops.measure.data import Body
+from tsbatch.ops.measure.ledger import Progress
+from tsbatch.ops.measure.load import Load
+from tsbatch.ops.measure.view import View, describe
+from tsbatch.ops.measure.waste import WasteLog
+from tsbatch.ops.measure.watch import Watch
+from tsbatch.ops.measure.wire import Address
+
+BUSY = "block = bytearray(40_000_000); print('up', flush=True)\nwhile True: block[0] = 1"
+
+
+@pytest.fixture
+def busy():
+    """A process that uses a core and 40 MB."""
+    child = subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE)
+    child.stdout.readline()
+    yield child
+    child.kill()
+    child.wait()
+    child.stdout.close()
+
+
+def test_a_busy_process_is_seen(busy):
+    watch = Watch({"worker": busy.pid, "gone": 2**22 + 1})
+    assert watch.end() == [], "it has not begun"
+    watch.begin()
+    before = time.process_time()
+    time.sleep(0.5)
+    watch.look()
+    (used,) = watch.end()
+    assert (used["name"], used["pid"], used["gone"]) == ("worker", busy.pid, False)
+    assert 0.2 < used["cpu"] <= 1.1
+    assert used["memory_rss"] > 40_000_000
+    assert 40_000_000 < used["memory_private"] <= used["memory_rss"]
+    assert time.process_time() - before < 0.4, "watching is cheap"
+
+
+def test_a_process_that_ends_is_told(busy):
+    watch = Watch({"worker": busy.pid})
+    watch.begin()
+    busy.kill()
+    busy.wait()
+    assert watch.end()[0]["gone"]
+
+
+LINE = (
+    "2026-01-02T03:04:05,678 - PaddingWaste.percent:{waste}|#ModelName:{model},Level:Model|#type:GAUGE|#hostname:h,"
+    "1700000000,0b7ec4a2-6a0b-4e26-9c5e-000000000001\n"
+)
+
+
+def test_padding_waste_of_this_run_and_model_alone(tmp_path):
+    log = tmp_path / "model_metrics.log"
+    log.write_text(LINE.format(waste=90.0, model="m"))
+    waste = WasteLog(tmp_path, "m")
+    waste.begin()
+    assert waste.end() is None
+    with log.open("a") as file:
+        file.write(LINE.format(waste=20.0, model="m") + LINE.format(waste=99.0, model="other"))
+        file.write("HandlerTime.ms:3|...\n" + LINE.format(waste=30.5, model="m"))
+    assert waste.end() == 0.2525
+    log.write_text(LINE.format(waste=40.0, model="m"))
+    waste._at = 10_000
+    assert waste.end() == 0.4, "the log was rotated"
+
+
+def test_without_a_log_nothing_is_known(tmp_path):
+    for folder in (None, tmp_path):
+        waste = WasteLog(folder, "m")
+        waste.begin()
+        assert waste.end() is None
+
+
+def progress(**changes):
+    known = Progress(seconds=1, warm=True, done=10, failed=0, rate=10, p50=1, p99=2, batch=3, capacity=8)
+    return replace(known, **changes)
+
+
+def test_how_a_load_goes_in_words():
+    assert describe(progress()) == "10 requests/s, P50 1.0 ms, P99 2.0 ms, batch 3/8"
+    assert describe(progress(warm=False, p50=None, batch=None, failed=2)) == "warming up, 10 requests/s, 2 failed"
+
+
+def test_in_a_log_there_is_a_line_now_and_then(capsys):
+    with View(10.0) as view:
+        for title in ("one", "two"):
+            for seconds in range(5):
+                view.tell(title, progress(seconds=seconds))
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["one ...", "one", "one", "two ...", "two", "two"]
+    assert "10 requests/s" in lines[1]
+    assert lines[2].startswith("one: done in")
+
+
+def test_the_generators_process_says_why_it_cannot():
+    load = Load(address=Address("127.0.0.1", 9, False, "/"), bodies=[Body(b"", "")], arrivals=Arrivals("uniform", 1.0))
+    with pytest.raises(ServerError, match="connection refused"):
+        process.generate(load)
+
+
+def test_a_generator_that_dies_is_an_error():
+    # Its times cannot be counted, which nobody expects.
+    load = Load(address=Address("127.0.0.1", 9, False, "/"), bodies=[], clients=1)
+    with pytest.raises(ServerError, match="the load generator's process ended by itself"):
+        process.generate(load)
+
+
+def test_an_address_is_a_target_and_tells_its_model(monkeypatch):
+    monkeypatch.setenv("TSBATCH_TOKEN", "secret")
+    found = target.find_target("http://host:8080/predictions/a%20model/2.0")
+    assert (found.model, found.settings, found.pids) == ("a model", {}, {})
+    assert found.tokens.token("inference") == "secret"
+    assert found.to_json()["address"] == "http://host:8080/predictions/a%20model/2.0"
+    assert "secret" not in repr(found.to_json())
+    assert target.find_target("http://host:8080/ping").model is None
+    with pytest.raises(UsageError, match="is no address"):
+        target.find_target("ftp://host/")
+
+
+def test_the_machine_is_described():
+    machine = target.environment()
+    assert machine["cores"] >= 1
+    assert machine["cpu"]
+    assert machine["memory"] > 2**28
