@@ -13,8 +13,8 @@ import numpy as np
 from tsbatch.ops.diagnosis.log_batches import Batch, Refused
 from tsbatch.ops.measure.samples import Samples
 
-MOST_REQUESTS: Final = 250_000
-"""So many requests are kept at most; 250,000 make a P99 right to 0.06 of a percentile (three standard errors)."""
+MOST_REQUESTS: Final = 100_000
+"""So many requests are kept at most; 100,000 make a P99 right to 0.1 of a percentile (three standard errors)."""
 
 STRETCH: Final = 512
 """Batches that are kept or left out together: neighbours tell who waited for whom and how many were on their way."""
