@@ -97,6 +97,11 @@ class RawServer:
         """One prediction."""
         return request(self.inference, "POST", f"/predictions/{name}", "1", {"Content-Type": "application/json"})
 
+    def keys(self) -> dict[str, str]:
+        """The keys that it wrote down: kind: key."""
+        found = json.loads((self.logs.parent / "key_file.json").read_text())
+        return {kind: entry["key"] for kind, entry in found.items()}
+
     def log(self, name: str = "ts_log.log") -> str:
         """A log file so far."""
         path = self.logs / name

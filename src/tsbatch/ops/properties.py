@@ -16,6 +16,7 @@ import javaproperties
 
 from tsbatch.errors import UsageError
 from tsbatch.ops.ports import free_ports, is_free
+from tsbatch.ops.torchserve_keys import ENVIRONMENT
 
 ADDRESSES = ("inference_address", "management_address", "metrics_address")
 GRPC_PORTS = ("grpc_inference_port", "grpc_management_port")
@@ -71,9 +72,9 @@ class ServerProperties(dict[str, str]):
             self[key] = REFERENCE.sub(lambda match: os.environ[match[1]], value)
         if self.get("enable_envvars_config", "").lower() == "true":
             # TorchServe lets the environment win then; we must know the addresses it will really use.
-            self.update(
-                {name[3:].lower(): value for name, value in os.environ.items() if re.match(r"TS_[A-Z_]+$", name)}
-            )
+            closed = set() if self.get("use_env_allowed_urls", "").lower() == "true" else {"TS_ALLOWED_URLS"}
+            names = os.environ.keys() & ENVIRONMENT.keys() - closed
+            self.update({ENVIRONMENT[name]: os.environ[name] for name in names})
 
     def complete(self) -> None:
         """Add what the user left open.

@@ -1,6 +1,7 @@
 # near: handler-opens
 import io
 
+import torch
 from PIL import Image
 from transformers import AutoTokenizer
 
@@ -12,4 +13,5 @@ class MyHandler(BaseHandler):
         self.tokenizer = AutoTokenizer.from_pretrained(".")
 
     def preprocess(self, data):
-        return [Image.open(io.BytesIO(row["body"])) for row in data]
+        weights = [torch.load(io.BytesIO(row["body"]), weights_only=True) for row in data]
+        return [Image.open(io.BytesIO(row["image"])) for row in data], weights

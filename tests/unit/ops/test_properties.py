@@ -66,6 +66,18 @@ def test_the_environment_wins_where_torchserve_lets_it(tmp_path, monkeypatch):
     assert "inference_address" not in read(tmp_path, "debug=false\n")
 
 
+def test_the_names_of_the_environment_are_torchserves(tmp_path, monkeypatch):
+    monkeypatch.setenv("TS_TOKEN_EXPIRATION_TIME_MIN", "5")
+    monkeypatch.setenv("TS_NO_SUCH_KEY", "5")
+    monkeypatch.setenv("TS_ALLOWED_URLS", ".*")
+    assert read(tmp_path, "enable_envvars_config=true\n") == {
+        "enable_envvars_config": "true",
+        "token_expiration_min": "5",
+    }
+    both = "enable_envvars_config=true\nuse_env_allowed_urls=true\n"
+    assert read(tmp_path, both)["allowed_urls"] == ".*"
+
+
 def test_what_was_written_is_read_the_same(tmp_path):
     values = ServerProperties({"models": '{"a": {"1.0": {"batchSize": 4}}}', "name": "é = :x", "path": "C:\\m"})
     values.write(tmp_path / "out.properties")

@@ -71,7 +71,7 @@ def missing_file(file: ArchiveFile) -> Iterator[Found]:
         below = [name for name in sorted(file.names) if name.endswith(f"/{module}.py")]
         where = f"; {below[0]} is not at the root" if below else ""
         message = f"the manifest's handler {handler} is not in the archive{where}"
-        yield Found(1, message, f"no worker loads: No module named 'ts.torch_handler.{module}'")
+        yield Found(1, message, f"no worker loads: No module named 'ts.torch_handler.{handler.removesuffix('.py')}'")
 
 
 @rule(

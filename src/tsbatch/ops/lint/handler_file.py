@@ -81,9 +81,16 @@ def read_handler(source: Source, machine: Machine) -> HandlerFile:
 
 
 def looks_like_handler(file: HandlerFile) -> bool:
-    """Whether a module in a folder is one that TorchServe imports, not one that such a module uses."""
+    """Whether a module in a folder is one that TorchServe imports, not one that such a module uses.
+
+    One in a package is not, since the handler is imported by its bare name; nor is a test.
+    """
+    in_package = file.source.real is not None and (file.source.real.parent / "__init__.py").exists()
+    if in_package or file.source.name.startswith(("test_", "conftest")):
+        return False
     stages = {"handle", "initialize", "preprocess", "postprocess"}
-    named = any((name_of(base) or "").endswith("Handler") for node in file.classes for base in node.bases)
+    bases = [name_of(base) or "" for node in file.classes for base in node.bases]
+    named = any(base.endswith("Handler") and not base.startswith("logging.") for base in bases)
     has = any(methods(node).keys() & stages for node in file.classes)
     return named or has or "handle" in file.functions or file.source.name.lower().endswith("handler.py")
 

@@ -8,7 +8,16 @@ from collections.abc import Iterator
 
 from tsbatch.ops.handler_files import WORKER_MODULES
 from tsbatch.ops.lint.findings import Found
-from tsbatch.ops.lint.handler_file import HandlerFile, batch_name, calls, methods, name_of, names_in, top_level
+from tsbatch.ops.lint.handler_file import (
+    Function,
+    HandlerFile,
+    batch_name,
+    calls,
+    methods,
+    name_of,
+    names_in,
+    top_level,
+)
 from tsbatch.ops.lint.rules import rule
 
 DIES = "the worker dies while loading"
@@ -148,21 +157,25 @@ def relative_import(file: HandlerFile) -> Iterator[Found]:
 )
 def argv(file: HandlerFile) -> Iterator[Found]:
     """``parse_args()`` without arguments, and ``sys.argv``."""
-    guarded = {id(part) for node in _main_blocks(file) for part in ast.walk(node)}
-    for node in ast.walk(file.tree):
-        if id(node) in guarded:
-            continue
+    for node in _at_import_or_in_classes(file):
         parses = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in PARSERS
-        if (parses and not node.args and not node.keywords) or name_of(node) == "sys.argv":  # type: ignore[attr-defined]
+        if (isinstance(node, ast.Call) and parses and not node.args and not node.keywords) or _is_argv(node):
             right = 'context.model_yaml_config["handler"]'
             effect = f"it sees TorchServe's own arguments; argparse ends the process and {DIES}"
-            yield Found(node.lineno, "the handler reads the command line", effect, right)  # type: ignore[attr-defined]
+            yield Found(getattr(node, "lineno", 1), "the handler reads the command line", effect, right)
 
 
-def _main_blocks(file: HandlerFile) -> Iterator[ast.If]:
-    for node in file.tree.body:
-        if isinstance(node, ast.If) and "__name__" in names_in(node.test):
-            yield node
+def _is_argv(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and name_of(node) == "sys.argv"
+
+
+def _at_import_or_in_classes(file: HandlerFile) -> Iterator[ast.AST]:
+    """The nodes that a worker runs: not those of functions and blocks for running the file as a program."""
+    for statement in file.tree.body:
+        program = isinstance(statement, ast.If) and "__name__" in names_in(statement.test)
+        unused = isinstance(statement, Function) and statement not in file.per_batch
+        if not program and not unused:
+            yield from ast.walk(statement)
 
 
 @rule(

@@ -102,7 +102,7 @@ def server_key(file: ModelConfigFile) -> Iterator[Found]:
 def nested_key(file: ModelConfigFile) -> Iterator[Found]:
     """``handler: {batchSize: 8}``."""
     for section in file.entries():
-        for entry in entries_of(section.node) if section.key != "torchrun" else ():
+        for entry in entries_of(section.node):
             if entry.key in MODEL_CONFIG:
                 message = f"{section.key}.{entry.key}: TorchServe looks for {entry.key} at the top level"
                 effect = f"TorchServe does not see it; {entry.key} stays at its default"

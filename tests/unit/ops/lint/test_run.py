@@ -6,6 +6,7 @@ import io
 import json
 import tarfile
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,13 @@ def test_inside_an_archive(tmp_path, name):
 def test_a_finding_in_an_archive_names_both(tmp_path):
     (finding, _) = lint([packed(tmp_path / "m.mar")])
     assert finding.file == f"{(tmp_path / 'm.mar').as_posix()}!h.py"
+
+
+def test_what_torchserve_does_not_read_of_a_model_folder(tmp_path):
+    packed(tmp_path / "m")
+    (tmp_path / "m" / "extra").mkdir()
+    (tmp_path / "m" / "extra" / "model-config.yaml").write_text("batchsize: 8\n")
+    assert len(rules_of(tmp_path)) == 2
 
 
 @pytest.mark.parametrize(
@@ -179,6 +187,13 @@ class TestFix:
             "batchSize: 8  # at most\nmaxBatchDelay: 1\nminWorkers: 2\nmaxWorkers: 2\n"
             "responseTimeout: 120\nstartupTimeout: 120\n"
         )
+
+    def test_of_two_edits_of_a_line_the_first_is_made(self, tmp_path):
+        path = tmp_path / "config.properties"
+        path.write_text("a\nb\n")
+        two = [replace(FINDING, file=str(path), edit=Edit(1, 1, (word,))) for word in ("one", "two")]
+        assert fix(two) == two[:1]
+        assert path.read_text() == "one\nb\n"
 
     def test_an_archive_is_left_alone(self, tmp_path):
         path = packed(tmp_path / "m.mar")
