@@ -117,3 +117,71 @@ def test_handler_path(capsys):
 def test_handler_path_of_an_unknown_task(capsys):
     assert main(["handler-path", "nothing"]) == 2
     assert "text-embedding" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "form, file", [("mar", "m.mar"), ("mar-compressed", "m.mar"), ("tar.gz", "m.tar.gz"), ("folder", "m")]
+)
+def test_every_format_is_told_with_its_digest(pack, tmp_path, capsys, form, file):
+    assert pack("--format", form, "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    path = tmp_path / "store" / file
+    assert report["archive"] == str(path)
+    digested = path / "MAR-INF" / "tsbatch.json" if form == "folder" else path
+    assert report["sha256"] == hashlib.sha256(digested.read_bytes()).hexdigest()
+    files = [found for found in path.rglob("*") if found.is_file()] if form == "folder" else [path]
+    assert report["bytes"] == sum(found.stat().st_size for found in files)
+
+
+def test_links_are_for_folders(pack, tmp_path, model, capsys):
+    assert pack("--link") == 2
+    assert "--link goes with --format folder, not with mar" in capsys.readouterr().err
+    assert pack("--link", "--format", "folder") == 0
+    assert (tmp_path / "store" / "m" / "model.safetensors").samefile(model / "model.safetensors")
+
+
+def own_handler(tmp_path, source):
+    handler, folder = tmp_path / "my_handler.py", tmp_path / "own"
+    handler.write_text(source, encoding="utf-8")
+    folder.mkdir()
+    import torch
+
+    torch.save({"weight": torch.ones(1)}, folder / "net.pt")
+    return ["package", "--name", "own", "--handler", str(handler), "--model", str(folder), "-o", str(tmp_path)]
+
+
+def test_pickles_are_converted_and_said(tmp_path, capsys):
+    words = own_handler(tmp_path, "from tsbatch import BatchHandler\n\n\nclass H(BatchHandler):\n    pass\n")
+    assert main(words) == 0
+    out, err = capsys.readouterr()
+    assert "making safetensors of net.pt" in err
+    assert "note: pickled weights are packed as safetensors: net.pt as net.safetensors" in err
+    assert "next: tsbatch serve" in out
+
+
+def test_pickles_of_other_handlers_need_leave(tmp_path, capsys):
+    words = own_handler(tmp_path, "class H:\n    pass\n")
+    assert main(words) == 2
+    err = capsys.readouterr().err
+    assert "--allow-pickle" in err
+    assert len(err.splitlines()) == 1
+    assert main([*words, "--allow-pickle"]) == 0
+    assert "net.pt" in capsys.readouterr().err
+
+
+def test_what_else_goes_in(tmp_path, capsys):
+    (tmp_path / "h.py").write_text("class H:\n    pass\n", encoding="utf-8")
+    (tmp_path / "net.py").write_text("class Net:\n    pass\n", encoding="utf-8")
+    (tmp_path / "labels.txt").write_text("cat\ndog\n", encoding="utf-8")
+    words = ["package", "--name", "own", "--handler", str(tmp_path / "h.py"), "-o", str(tmp_path / "s"), "--json"]
+    words += ["--model-file", str(tmp_path / "net.py"), "--labels", str(tmp_path / "labels.txt")]
+    assert main([*words, "--requirements", "auto", "--bundle", "--format", "folder"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["config"]["useVenv"] is True
+    assert report["config"]["tsbatch"]["aux"] == {"labels": "index_to_name.json"}
+    assert any("bundled for" in note for note in report["notes"])
+    folder = Path(report["archive"])
+    for name in ("net.py", "requirements.txt", "index_to_name.json", "tsbatch/handler.py", "orjson/__init__.py"):
+        assert (folder / name).is_file()
+    assert main([*words, "--requirements", str(tmp_path / "none.txt"), "--force"]) == 2
+    assert "--requirements" in capsys.readouterr().err
