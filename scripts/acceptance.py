@@ -107,6 +107,9 @@ CHECKS = (
     Check(4, 3, "archives verify, reproduce, and are never half written"),
     Check(4, 4, "a 2 GB model beside the stock way"),
     Check(4, 7, "reconfigure under load loses no request"),
+    Check(5, 1, "six regimes: the split, the diagnosis and the change that helps most", minutes=40),
+    Check(5, 3, "a handler that is not ours is diagnosed alike"),
+    Check(5, 7, "a 2 GB log in constant memory", scripts=("benchmarks/diagnose_log.py",)),
 )
 
 

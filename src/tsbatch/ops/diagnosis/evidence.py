@@ -96,7 +96,7 @@ def evidence_of(samples: Samples, known: Known, *, seconds: float | None = None,
     """
     good = samples.where(samples.ok & ~np.isnan(samples.handler))
     ends = samples.sent + samples.latency / 1000
-    span = seconds or max(1e-3, float(ends.max() - samples.sent.min()))
+    span = seconds or max(1e-3, float(np.nanmax(ends) - samples.sent.min()))
     table = batches_of(samples)
     workers = known.workers or max(1, len(np.unique(samples.worker[~np.isnan(samples.worker)])))
     means = {name: _mean(getattr(good, name)) for name in (*WAITS, "latency")}

@@ -52,7 +52,7 @@ def in_a_row(parts: Sequence[Samples]) -> Samples:
             continue
         begin = end - float(part.sent.min()) if shifted else 0.0
         moved = replace(part, sent=part.sent + begin)
-        end = float((moved.sent + moved.latency / 1000).max())
+        end = float(np.nanmax(moved.sent + moved.latency / 1000))
         shifted.append(moved)
     return Samples.join(shifted)
 
