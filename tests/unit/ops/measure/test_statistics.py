@@ -68,16 +68,16 @@ def test_constant_values_are_independent():
 
 @pytest.mark.parametrize("persistence", [0.0, 0.9])
 def test_the_intervals_hold_what_they_promise(persistence):
-    """Of 95 % intervals of 200 runs about 190 hold the true value; with independent ones instead of blocks 100."""
+    """Of 95 % intervals of 60 runs about 57 hold the true value; drawn without blocks a third of them would."""
     random = np.random.default_rng(2)
     true = {"mean": np.exp(3.125), "p50": np.exp(3), "p90": np.exp(3 + 0.5 * stats.norm.ppf(0.9))}
     true["p99"] = np.exp(3 + 0.5 * stats.norm.ppf(0.99))
     hits = dict.fromkeys(true, 0)
-    for seed in range(100):
+    for seed in range(60):
         figures = distribution(wavy(random, 8000, persistence), seed).figures
         for name, value in true.items():
             hits[name] += figures[name].low <= value <= figures[name].high
-    assert all(88 <= count <= 100 for count in hits.values()), hits
+    assert all(52 <= count <= 60 for count in hits.values()), hits
 
 
 def test_independent_intervals_are_those_of_scipys_bootstrap():
