@@ -7,6 +7,8 @@ The manifest is torch-model-archiver's own.
 
 from __future__ import annotations
 
+import hashlib
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +21,7 @@ from tsbatch.ops.contents import Contents
 from tsbatch.ops.handler_files import check_model_file, check_own, entry_file
 from tsbatch.ops.labels import LABELS_NAME, index_to_name
 from tsbatch.ops.manifest import MANIFEST_NAME, check_identity, manifest
-from tsbatch.ops.mar_file import Format, OnBytes, Reading, file_name, write_folder, write_tar, write_zip
+from tsbatch.ops.mar_file import Format, OnBytes, Reading, file_name, sha256_of, write_folder, write_tar, write_zip
 from tsbatch.ops.model_config import CONFIG_NAME, ModelConfig, complete, dump, overruled, read
 from tsbatch.ops.model_files import model_files, serialized_name
 from tsbatch.ops.requirements import add_requirements
@@ -193,6 +195,53 @@ def write(
     Raises:
         UsageError: it exists, or a file cannot be read or written.
     """
+    return _write(archive, output_dir, form, link=link, force=force, on_bytes=on_bytes, hashed=False).path
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An archive on the disk.
+
+    Attributes:
+        path: where it lies.
+        bytes: its size.
+        sha256: of the file; for a folder, of its list of hashes.
+    """
+
+    path: Path
+    bytes: int
+    sha256: str
+
+
+def write_hashed(
+    archive: Archive,
+    output_dir: Path,
+    *,
+    form: Format = "mar",
+    link: bool = False,
+    force: bool = False,
+    on_bytes: OnBytes | None = None,
+) -> Written:
+    """:func:`write`, and what was written: also when another packing has replaced it in the meantime.
+
+    ``on_bytes`` is told of the bytes hashed too, which for a file are as many again.
+
+    Raises:
+        UsageError: it exists, or a file cannot be read or written.
+    """
+    return _write(archive, output_dir, form, link=link, force=force, on_bytes=on_bytes, hashed=True)
+
+
+def _write(
+    archive: Archive,
+    output_dir: Path,
+    form: Format,
+    *,
+    link: bool,
+    force: bool,
+    on_bytes: OnBytes | None,
+    hashed: bool,
+) -> Written:
     target = free_target(archive, output_dir, form=form, force=force)
     reading = Reading(archive.files, archive.about, on_bytes)
     try:
@@ -200,17 +249,21 @@ def write(
         if form == "folder":
             with appearing_folder(target, replace=force) as folder:
                 write_folder(reading, folder, link=link)
-        else:
-            with appearing(target, replace=force) as stream:
-                if form == "tar.gz":
-                    write_tar(reading, stream, archive.name)
-                else:
-                    write_zip(reading, stream, compress=form == "mar-compressed")
+            hashes = reading.hashes()
+            return Written(target, archive.size + len(hashes), hashlib.sha256(hashes).hexdigest())
+        with appearing(target, replace=force) as stream:
+            if form == "tar.gz":
+                write_tar(reading, stream, archive.name)
+            else:
+                write_zip(reading, stream, compress=form == "mar-compressed")
+            size = stream.seek(0, io.SEEK_END)
+            stream.seek(0)
+            digest = sha256_of(stream, on_bytes) if hashed else ""
+        return Written(target, size, digest)
     except FileExistsError:
         raise UsageError(f"{target} exists; another packing of that name was faster") from None
     except OSError as error:
         raise UsageError(f"{target}: cannot be written: {error}") from None
-    return target
 
 
 def free_target(archive: Archive, output_dir: Path, *, form: Format = "mar", force: bool) -> Path:

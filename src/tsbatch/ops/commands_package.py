@@ -15,12 +15,12 @@ import typer
 
 from tsbatch.errors import UsageError
 from tsbatch.ops import console, mar_file
-from tsbatch.ops.archive import Archive, free_target, plan, write
+from tsbatch.ops.archive import Archive, Written, free_target, plan, write_hashed
 from tsbatch.ops.bundle import with_bundle
 from tsbatch.ops.conversion import converted
 from tsbatch.ops.engine_trial import BOUND, HEADS, Trial
 from tsbatch.ops.handler_files import entry_file
-from tsbatch.ops.mar_file import HASHES_NAME, Format
+from tsbatch.ops.mar_file import Format
 from tsbatch.ops.model_config import DEFAULTS, ModelConfig, read
 from tsbatch.settings import Dtype
 
@@ -164,11 +164,11 @@ def package_command(
         _engine(archive, engine, dtype, engine_bound) as (archive, trials),
     ):
         whole = with_bundle(archive) if bundle else archive
-        path, digest = _write(whole, output, form, link=link, force=force)
+        written = _write(whole, output, form, link=link, force=force)
         if as_json:
-            console.emit_json({**_report(whole, path, digest), "engines": [asdict(trial) for trial in trials]})
+            console.emit_json({**_report(whole, written), "engines": [asdict(trial) for trial in trials]})
         else:
-            _tell(whole, path, digest, trials)
+            _tell(whole, written, trials)
 
 
 def _number_of_threads(value: str | None) -> int | Literal["auto"] | None:
@@ -218,38 +218,31 @@ def _engine(
             yield chosen, trials
 
 
-def _write(archive: Archive, output: Path, form: Format, *, link: bool, force: bool) -> tuple[Path, str]:
-    """The archive's path, and the SHA-256 of the file, for a folder that of its list of hashes."""
+def _write(archive: Archive, output: Path, form: Format, *, link: bool, force: bool) -> Written:
     name, size = mar_file.file_name(archive.name, form), archive.size / MEGABYTE
     with console.progress(f"packing {name} (MB)", total=round(size if form == "folder" else 2 * size)) as step:
 
         def moved(count: int) -> None:
             step.advance(count / MEGABYTE)
 
-        path = write(archive, output, form=form, link=link, force=force, on_bytes=moved)
-        return path, mar_file.sha256(path / HASHES_NAME if path.is_dir() else path, on_bytes=moved)
+        return write_hashed(archive, output, form=form, link=link, force=force, on_bytes=moved)
 
 
-def _report(archive: Archive, path: Path, digest: str) -> dict[str, object]:
+def _report(archive: Archive, written: Written) -> dict[str, object]:
     return {
         "schema": SCHEMA,
-        "archive": str(path.resolve()),
+        "archive": str(written.path.resolve()),
         "name": archive.name,
         "version": archive.version,
-        "bytes": _size(path),
-        "sha256": digest,
+        "bytes": written.bytes,
+        "sha256": written.sha256,
         "config": dict(archive.config),
         "left_out": list(archive.left_out),
         "notes": list(archive.notes),
     }
 
 
-def _size(path: Path) -> int:
-    files = path.rglob("*") if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files if file.is_file())
-
-
-def _tell(archive: Archive, path: Path, digest: str, trials: Sequence[Trial]) -> None:
+def _tell(archive: Archive, written: Written, trials: Sequence[Trial]) -> None:
     if trials:
         console.table(HEADS, [trial.cells() for trial in trials])
         chosen = archive.config["tsbatch"]
@@ -261,10 +254,10 @@ def _tell(archive: Archive, path: Path, digest: str, trials: Sequence[Trial]) ->
         names = ", ".join(archive.left_out[:SHOWN]) + (f" and {rest} more" if rest > 0 else "")
         console.say(f"left out as not needed: {names}")
     numbers = ", ".join(f"{key} {archive.config[key]}" for key in DEFAULTS)
-    typer.echo(f"{path}  {_size(path) / MEGABYTE:.1f} MB  {archive.name} {archive.version}")
-    typer.echo(f"sha256 {digest}")
+    typer.echo(f"{written.path}  {written.bytes / MEGABYTE:.1f} MB  {archive.name} {archive.version}")
+    typer.echo(f"sha256 {written.sha256}")
     typer.echo(numbers)
-    typer.echo(f"next: {_quoted(['tsbatch', 'serve', '--models', str(path)])}")
+    typer.echo(f"next: {_quoted(['tsbatch', 'serve', '--models', str(written.path)])}")
 
 
 def _quoted(words: list[str]) -> str:

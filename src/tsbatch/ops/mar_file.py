@@ -16,7 +16,7 @@ import tarfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, get_args
+from typing import IO, Any, BinaryIO, Literal, get_args
 
 from tsbatch._version import __version__
 from tsbatch.errors import UsageError
@@ -47,12 +47,17 @@ def file_name(name: str, form: Format) -> str:
 
 def sha256(path: Path, on_bytes: OnBytes | None = None) -> str:
     """The SHA-256 of a file, in hexadecimal."""
-    digest = hashlib.sha256()
     with path.open("rb") as stream:
-        while block := stream.read(CHUNK):
-            digest.update(block)
-            if on_bytes:
-                on_bytes(len(block))
+        return sha256_of(stream, on_bytes)
+
+
+def sha256_of(stream: IO[bytes], on_bytes: OnBytes | None = None) -> str:
+    """The SHA-256 of what is left of a stream, in hexadecimal."""
+    digest = hashlib.sha256()
+    while block := stream.read(CHUNK):
+        digest.update(block)
+        if on_bytes:
+            on_bytes(len(block))
     return digest.hexdigest()
 
 

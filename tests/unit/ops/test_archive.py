@@ -14,7 +14,8 @@ import pytest
 import yaml
 
 from tsbatch.errors import UsageError
-from tsbatch.ops.archive import package, plan, write
+from tsbatch.ops import appearing
+from tsbatch.ops.archive import package, plan, write, write_hashed
 from tsbatch.ops.mar_file import sha256
 from tsbatch.ops.model_config import ModelConfig
 from tsbatch.ops.model_source import ModelSource
@@ -294,3 +295,23 @@ def test_size_counts_every_file(model):
     archive = embedding(model)
     parts = [len(file) if isinstance(file, bytes) else Path(file).stat().st_size for file in archive.files.values()]
     assert archive.size == sum(parts) > 1_500_000
+
+
+@pytest.mark.parametrize("form", ["mar", "tar.gz", "folder"])
+def test_what_was_written_is_told_though_another_has_replaced_it(tmp_path, model, form, monkeypatch):
+    """20 packings at once: each tells its own."""
+    lone = write_hashed(embedding(model), tmp_path / "lone", form=form)
+    remove = shutil.rmtree if form == "folder" else os.unlink
+    rename = "_renamed" if form == "folder" else "_take_place"
+    original = getattr(appearing, rename)
+
+    def and_gone(part, target, **options):
+        done = original(part, target, **options)
+        remove(target)
+        return done
+
+    monkeypatch.setattr(appearing, rename, and_gone)
+    written = write_hashed(embedding(model), tmp_path / "store", form=form)
+    assert not written.path.exists()
+    assert (written.sha256, written.bytes) == (lone.sha256, lone.bytes)
+    assert lone.bytes == sum(len(content) for content in files_of(lone.path).values()) or form != "folder"
