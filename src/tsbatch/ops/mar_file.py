@@ -144,12 +144,12 @@ def write_tar(reading: Reading, stream: BinaryIO, root: str) -> None:
     names = sorted(reading.names, key=lambda name: (name != FIRST_IN_TAR, name))
     with (
         gzip.GzipFile("", "wb", 6, stream, mtime=0) as packed,
-        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT, copybufsize=CHUNK) as archive,
+        tarfile.TarFile(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT, copybufsize=CHUNK) as archive,
     ):
         for name in names:
             entry = _tar_entry(f"{root}/{name}", reading.size(name))
             blocks = reading.blocks(name)
-            archive.addfile(entry, _Blocks(blocks))  # type: ignore[arg-type]  # read() is all it calls
+            archive.addfile(entry, _Blocks(blocks))
             next(blocks, None)  # to its end, where the hash is noted
         hashes = reading.hashes()
         archive.addfile(_tar_entry(f"{root}/{HASHES_NAME}", len(hashes)), io.BytesIO(hashes))
@@ -167,7 +167,7 @@ class _Blocks:
     def __init__(self, blocks: Iterator[bytes]) -> None:
         self._blocks = blocks
 
-    def read(self, _size: int) -> bytes:
+    def read(self, _size: int = -1, /) -> bytes:
         return next(self._blocks, b"")
 
 
