@@ -64,7 +64,7 @@ def command(java: Path, values: ServerProperties, work_dir: Path, temp_dir: Path
         os.pathsep.join(class_path),
         MAIN_CLASS,
         "--python",
-        sys.executable,
+        values.get("python", sys.executable),
         "-f",
         str(work_dir / CONFIG_FILE),
         "-s",

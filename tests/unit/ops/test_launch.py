@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -39,6 +40,13 @@ def test_what_the_users_file_says_to_the_launcher(made):
     assert "-Xmx1g" in words
     assert [word for word in words if word.startswith("-Dlog4j.")] == ["-Dlog4j.configurationFile=/mine.xml"]
     assert words[words.index("-cp") + 1].split(os.pathsep)[1:] == ["/plugins/*"]
+
+
+def test_the_workers_python_is_this_one_or_the_users(made):
+    assert [words[words.index("--python") + 1] for words in (made(), made(python="/theirs/python"))] == [
+        sys.executable,
+        "/theirs/python",
+    ]
 
 
 def test_the_logging_lacks_the_console_and_nothing_else(tmp_path):
