@@ -27,6 +27,10 @@ def test_idle_workers_need_nothing():
     assert found(lonely(gap=500, delay=0, handler=20)) == (Regime.IDLE, None)
 
 
+def test_a_delay_that_nobody_notices_is_left_alone():
+    assert found(lonely(gap=500, delay=4, handler=200)) == (Regime.IDLE, None)
+
+
 def test_an_idle_server_still_makes_a_lonely_request_wait():
     assert found(lonely(gap=500, delay=50, handler=20)) == (Regime.IDLE, Change("maxBatchDelay", 50, 1))
 

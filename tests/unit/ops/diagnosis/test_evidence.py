@@ -22,6 +22,7 @@ def test_figures_of_a_small_table():
     assert found.handler == pytest.approx(100 / 3)
     assert found.outside == pytest.approx(1)
     assert found.busy == pytest.approx(0.6)
+    assert evidence_of(traffic.samples(), Known(workers=3)).busy == pytest.approx(0.2)
     assert found.batch == 1.5
     assert found.full == 0.5
     # 51, 41, 42 and 1 ms on their way in 100 ms.

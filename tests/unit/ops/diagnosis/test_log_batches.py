@@ -112,8 +112,8 @@ def test_java_writes_large_numbers_with_an_exponent():
 def test_handler_time_is_preferred_and_another_batchs_is_not_taken():
     both = read(
         flushing(0),
-        told(1, "a", "40", name="PredictionTime"),
         told(1, "a", "39"),
+        told(1, "a", "40", name="PredictionTime"),
         answered(10, "a", 1, 41),
         flushing(50),
         told(51, "x", "7"),
@@ -172,12 +172,11 @@ def test_status_comes_from_the_access_log_and_of_one_request_only():
 
 
 def test_grpc_has_words_for_statuses_or_none():
-    words = [line.replace('" 200 ', '" OK ') for line in answered(9, "a", 1, 9)]
+    failed = [line.replace('" 200 ', '" INTERNAL ') for line in answered(9, "a", 1, 9)]
     none = [line for line in answered(9, "b", 1, 9) if "ACCESS_LOG" not in line]
-    (batch,) = read(
-        flushing(0), words, none, [line.replace('" 200 ', '" INTERNAL ') for line in answered(9, "c", 1, 9)]
-    )
-    assert [job.status for job in batch.jobs] == [200, 200, 500]
+    good = [line.replace('" 200 ', '" OK ') for line in answered(9, "c", 1, 9)]
+    (batch,) = read(flushing(0), failed, none, good)
+    assert [job.status for job in batch.jobs] == [500, 200, 200]
 
 
 def test_a_stream_is_one_request_of_several_parts():

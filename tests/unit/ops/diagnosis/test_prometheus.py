@@ -78,6 +78,15 @@ def test_queue_and_assembly_of_other_handlers_are_one_figure():
     assert found.remarks == [MEANS_ONLY, NOT_APART]
 
 
+def test_waits_by_the_clients_clock_are_no_longer_than_the_servers():
+    before, after = grown(
+        ts_inference_requests_total=10, ts_inference_latency_microseconds=10 * 50_000,
+        ts_queue_latency_microseconds=10 * 20_000, TimedRequests=10, AssemblyWaitTime=10 * 23,
+    )  # fmt: skip
+    found = between(before, after, model="m", known=Known())
+    assert (found.evidence.queue, found.evidence.assembly) == (0, 20)
+
+
 def test_nothing_there_and_nothing_asked():
     with pytest.raises(UsageError, match="metrics_mode=prometheus"):
         between(Scrape(0, {}), Scrape(1, {}), model=None, known=Known(), source="http://h:8082")
