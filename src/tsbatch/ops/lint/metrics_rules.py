@@ -47,13 +47,13 @@ def _unknown(file: MetricsFile) -> Iterator[tuple[Entry, tuple[str, ...]]]:
     MetricsFile,
     "error",
     "a metrics.yaml that is not YAML",
-    "TorchServe does not start without a metrics file that it can read.",
+    "TorchServe starts without any metrics, and no worker loads: each reads the file too.",
 )
 def syntax(file: MetricsFile) -> Iterator[Found]:
     """Not YAML, empty, or no mapping."""
     line, why = file.problem or (1, "" if isinstance(file.root, yaml.MappingNode) else "expected lines of 'key: value'")
     if why:
-        yield Found(line, f"no metrics file: {why}", "TorchServe does not start")
+        yield Found(line, f"no metrics file: {why}", "no worker loads, and no metric is written")
 
 
 @rule(
@@ -62,14 +62,14 @@ def syntax(file: MetricsFile) -> Iterator[Found]:
     "error",
     "an unknown key in metrics.yaml",
     "The file has dimensions, ts_metrics and model_metrics; below them counter, gauge and histogram; below these name, "
-    "unit and dimensions. TorchServe does not start with any other key.",
+    "unit and dimensions. With any other key TorchServe's frontend drops the whole file, and no metric is written.",
 )
 def unknown_key(file: MetricsFile) -> Iterator[Found]:
     """``counters:`` or ``help:``."""
     for entry, allowed in _unknown(file):
         near = nearest(entry.key, allowed)
         message = f"{entry.key} is no key here; there are {', '.join(allowed)}"
-        yield Found(entry.line, message, "TorchServe does not start", f"{near}:" if near else "")
+        yield Found(entry.line, message, "no metric at all is written", f"{near}:" if near else "")
 
 
 @rule(
@@ -77,16 +77,19 @@ def unknown_key(file: MetricsFile) -> Iterator[Found]:
     MetricsFile,
     "error",
     "a metric without name, unit or dimensions",
-    "Every metric needs all three; TorchServe does not start otherwise.",
+    "Every metric needs all three, and the file a section model_metrics; no worker loads otherwise.",
 )
 def missing_field(file: MetricsFile) -> Iterator[Found]:
-    """A metric that lacks one."""
-    for section in ("ts_metrics", "model_metrics"):
-        for node in metric_nodes(file, section):
+    """A metric that lacks one, or a file without model metrics."""
+    section = file.entry("model_metrics")
+    if isinstance(file.root, yaml.MappingNode) and (section is None or not section.value):
+        yield Found(1, "the file has no model_metrics", "no worker loads: Missing `model_metrics` specification")
+    for name in ("ts_metrics", "model_metrics"):
+        for node in metric_nodes(file, name):
             missing = [field for field in FIELDS if field not in {entry.key for entry in entries_of(node)}]
             if missing:
                 line = node.start_mark.line + 1
-                yield Found(line, f"the metric has no {' and no '.join(missing)}", "TorchServe does not start")
+                yield Found(line, f"the metric has no {' and no '.join(missing)}", "no worker loads: KeyError")
 
 
 @rule(

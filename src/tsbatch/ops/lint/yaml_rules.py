@@ -22,12 +22,14 @@ OURS = {"tsbatch", "handler"}
     ModelConfigFile,
     "error",
     "a model-config.yaml that is not YAML",
-    "TorchServe cannot load the model: it answers 'Failed to parse yaml' or starts without it.",
+    "TorchServe registers the model without its settings, and no worker loads: each reads the file too. What is YAML "
+    "and no mapping is refused at once.",
 )
 def syntax(file: ModelConfigFile) -> Iterator[Found]:
     """Tabs, broken indentation, and a file that is no mapping."""
     if file.problem:
-        yield Found(file.problem[0], f"not YAML: {file.problem[1]}", "TorchServe cannot load the model")
+        effect = "TorchServe ignores all of it, and no worker loads"
+        yield Found(file.problem[0], f"not YAML: {file.problem[1]}", effect)
     elif file.root is not None and not isinstance(file.root, yaml.MappingNode):
         message = "expected lines of 'key: value'"
         yield Found(1, message, "TorchServe cannot load the model: ClassCastException", "batchSize: 8")
