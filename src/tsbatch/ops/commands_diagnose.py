@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,9 @@ from tsbatch.ops.console import emit_json, progress
 from tsbatch.ops.diagnosis.diagnosis import Diagnosis
 from tsbatch.ops.diagnosis.known import Known
 from tsbatch.ops.instance import DEFAULT_NAME
+
+if TYPE_CHECKING:
+    from tsbatch.ops.report.document import Report
 
 PANEL = "Measure"
 MEGABYTE = 1_000_000
@@ -41,10 +44,17 @@ def diagnose(
     ] = SECONDS,
     name: Name = DEFAULT_NAME,
     server: ServerUrl = None,
+    html: Annotated[Path | None, typer.Option(help="File for a report to read in a browser.", metavar="FILE")] = None,
     json: Json = False,
 ) -> None:
     """Say in words where the time of the requests goes, and which single change is next."""
+    if html:
+        from tsbatch.ops.report.page import check_place, save
+
+        check_place(html)
     found = _diagnosed(source, model, seconds, name, server)
+    if html:
+        save(_report(found), html)
     if json:
         emit_json(found.to_json())
         return
@@ -57,11 +67,28 @@ def _diagnosed(source: str | None, model: str | None, seconds: float, name: str,
     if source is not None and "://" in source:
         return _of_prometheus(source, model, seconds, name, server)
     path = Path(source) if source is not None else instances.find(name).log_dir
-    if path.is_file() and path.suffix == ".json":
+    if _is_result(path):
         from tsbatch.ops.diagnosis.sources import from_result
 
         return from_result(path)
     return _of_log(path, model, name, server, here=source is None)
+
+
+def _is_result(path: Path) -> bool:
+    return path.is_file() and path.suffix == ".json"
+
+
+def _report(found: Diagnosis) -> Report:
+    from tsbatch.ops.measure.result import BenchResult
+    from tsbatch.ops.measure.waste import WasteLog
+    from tsbatch.ops.report.of_bench import report_of_bench
+    from tsbatch.ops.report.of_diagnosis import report_of_diagnosis
+
+    path = Path(found.source)
+    if _is_result(path):
+        return report_of_bench(BenchResult.load(path))
+    waste = WasteLog(path, found.known.model).end() if path.is_dir() else None
+    return report_of_diagnosis(found, {} if waste is None else {"whole log": waste})
 
 
 def _of_prometheus(url: str, model: str | None, seconds: float, name: str, server: str | None) -> Diagnosis:

@@ -52,6 +52,7 @@ def bench_command(
     header: Annotated[list[str] | None, typer.Option(help="A further header, as 'Name: value'; several times.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of random arrivals.")] = 0,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File for the result and raw samples.")] = None,
+    html: Annotated[Path | None, typer.Option(help="File for a report to read in a browser.", metavar="FILE")] = None,
     append: Annotated[bool, typer.Option("--append", help="Add to what --output holds, to take turns.")] = False,
     version: Annotated[str | None, typer.Option(help="The model's version; the default one when left out.")] = None,
     name: Annotated[str, typer.Option("--name", help="Name of the server's instance.")] = "default",
@@ -83,9 +84,13 @@ def bench_command(
     from tsbatch.ops.measure.show import show
     from tsbatch.ops.measure.target import find_target
     from tsbatch.ops.measure.view import View
+    from tsbatch.ops.report.of_bench import report_of_bench
+    from tsbatch.ops.report.page import check_place, save
 
     if data is None and "://" not in target:
         raise UsageError(f"{target} needs something to send: give --data FILE")
+    if html:
+        check_place(html)
     bodies = read_bodies(data, content_type) if data else [Body(b"", "")]
     earlier = earlier_runs(output, append=append)
     found = find_target(target, instance=name, version=version, management=server)
@@ -93,6 +98,8 @@ def bench_command(
         result = bench(found, bodies, plan, view.tell, earlier)
     if output:
         result.save(output)
+    if html:
+        save(report_of_bench(result), html)
     if as_json:
         console.emit_json(result.to_json())
     else:

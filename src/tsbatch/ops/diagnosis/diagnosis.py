@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tsbatch.errors import UsageError
@@ -31,6 +31,8 @@ class Diagnosis:
         traps: what else the figures show.
         advice: the next single change.
         remarks: what limits these figures.
+        samples: the requests behind it; None where only sums are known.
+        share: how much of all requests they are.
     """
 
     source: str
@@ -41,6 +43,8 @@ class Diagnosis:
     traps: Sequence[str]
     advice: Advice
     remarks: Sequence[str] = ()
+    samples: Samples | None = None
+    share: float = 1.0
 
     def to_json(self) -> dict[str, Any]:
         """As one JSON object, its schema included."""
@@ -91,7 +95,8 @@ def diagnose(
             "assembly wait and handler time; send X-Request-Start to a tsbatch handler, or diagnose the log folder"
         )
     evidence = evidence_of(samples, known, seconds=seconds, share=share)
-    return concluded(evidence, known, split(samples, share=share), source=source, remarks=remarks)
+    found = concluded(evidence, known, split(samples, share=share), source=source, remarks=remarks)
+    return replace(found, samples=samples, share=share)
 
 
 def concluded(

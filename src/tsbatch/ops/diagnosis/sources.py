@@ -27,17 +27,25 @@ def from_result(path: Path) -> Diagnosis:
         UsageError: it is no result, or tells no split.
         OSError: it cannot be read.
     """
-    result = BenchResult.load(path)
+    return of_result(BenchResult.load(path), source=str(path))
+
+
+def of_result(result: BenchResult, *, source: str = "") -> Diagnosis:
+    """Diagnose the last step of a load test, as :func:`from_result` does.
+
+    Raises:
+        UsageError: it has no run, or tells no split.
+    """
     steps = result.steps()
     if not steps:
-        raise UsageError(f"{path}: no run in it")
+        raise UsageError(f"{source or 'the result'}: no run in it")
     step, runs = list(steps.items())[-1]
     samples = in_a_row([run.samples for run in runs])
     remarks = [] if len(steps) == 1 else [f"of {len(steps)} steps the last one, {step:g}, is diagnosed"]
     return diagnose(
         samples,
         known_of_result(result, runs),
-        source=str(path),
+        source=source,
         seconds=sum(run.seconds for run in runs),
         remarks=remarks,
     )
