@@ -1,0 +1,108 @@
+"""What the load generator of ``tsbatch bench`` itself costs, against a server that answers at once.
+
+    python benchmarks/load_generator.py [--seconds 5] [--json]
+
+The server is a process of its own, and so is the generator, which has one core. Shown are its requests a second, the
+cores it used, and requests for each second of its CPU: what it could do if the server were infinitely fast.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from tsbatch.ops.measure.arrivals import Arrivals
+from tsbatch.ops.measure.data import JSON, Body
+from tsbatch.ops.measure.load import Load
+from tsbatch.ops.measure.process import generate
+from tsbatch.ops.measure.statistics import percentiles
+from tsbatch.ops.measure.wire import Address
+
+GOAL: Final = 3000.0
+"""Requests a second on one core."""
+
+SERVER: Final = Path(__file__).with_name("null_server.py")
+CLIENTS: Final = (1, 8, 64)
+RATE: Final = 3000.0
+WARM_UP: Final = 0.5
+
+
+@contextmanager
+def null_server(*words: str) -> Iterator[str]:
+    """The address of a null server that runs with these options."""
+    command = [sys.executable, str(SERVER), *words]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        try:
+            yield f"http://127.0.0.1:{int(server.stdout.readline())}/predictions/null"
+        finally:
+            server.stdin.close()
+
+
+def measure(url: str, seconds: float) -> list[dict[str, Any]]:
+    """Closed loops, and an open one at the goal's rate."""
+    bodies = [Body(b'{"inputs": "a sentence"}', JSON)]
+    load = Load(address=Address.parse(url), bodies=bodies, warm_up=WARM_UP, seconds=seconds)
+    loads = {f"{clients} clients": replace(load, clients=clients) for clients in CLIENTS}
+    loads[f"{RATE:g} requests/s"] = replace(load, arrivals=Arrivals("poisson", RATE))
+    return [figures(name, one) for name, one in loads.items()]
+
+
+def figures(name: str, load: Load) -> dict[str, Any]:
+    """One load's cost."""
+    outcome = generate(load)
+    sent = (len(outcome.samples) + outcome.warm_up["requests"]) / (outcome.seconds + load.warm_up)
+    latency = percentiles(outcome.samples.latency)
+    return {
+        "load": name,
+        "rate": round(outcome.answered / outcome.seconds, 1),
+        "cores": outcome.generator["cpu"],
+        "per_cpu_second": round(sent / outcome.generator["cpu"], 1),
+        "p50_ms": round(latency["p50"], 3),
+        "p99_ms": round(latency["p99"], 3),
+        "late_p99_ms": outcome.generator["lateness"]["p99"],
+        "failed": int((~outcome.samples.ok).sum()),
+    }
+
+
+def shortfalls(found: Sequence[dict[str, Any]]) -> list[str]:
+    """What does not reach the goal."""
+    best = max(one["rate"] for one in found)
+    slow = [f"{best:.0f} requests/s at most"] if best < GOAL else []
+    dear = [
+        f"{one['load']}: {one['per_cpu_second']:.0f} for a CPU second" for one in found if one["per_cpu_second"] < GOAL
+    ]
+    return slow + dear + [f"{one['load']}: {one['failed']} failed" for one in found if one["failed"]]
+
+
+def main() -> int:
+    """Measure, print, and say whether the goal is met."""
+    parser = argparse.ArgumentParser(description="What the load generator costs against a server that answers at once.")
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    chosen = parser.parse_args()
+    with null_server() as url:
+        found = measure(url, chosen.seconds)
+    short = shortfalls(found)
+    if chosen.json:
+        print(json.dumps({"schema": 1, "goal": GOAL, "loads": found, "shortfalls": short}))
+    else:
+        for one in found:
+            print(
+                f"{one['load']:>16}: {one['rate']:8.1f} requests/s on {one['cores']:.2f} cores, "
+                f"{one['per_cpu_second']:8.1f} for a CPU second; P50 {one['p50_ms']:.2f} ms, P99 {one['p99_ms']:.2f} ms"
+            )
+        print(f"goal {GOAL:g} requests/s on one core: {'; '.join(short) or 'met'}")
+    return 1 if short else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
