@@ -18,6 +18,7 @@ import psutil
 import pytest
 from support import get, log_text, make_archive, post, processes, request, worker_pids
 
+from tests.acceptance.support import wait_for
 from tsbatch.cli import main
 from tsbatch.errors import UsageError
 from tsbatch.ops import instance as instances
@@ -83,6 +84,11 @@ def tsbatch(capfd, monkeypatch):
 
 def name_of(server: Server) -> list[str]:
     return ["--name", server.instance.name]
+
+
+def java_of(name: str) -> psutil.Process | None:
+    instance = instances.load(name)
+    return None if instance is None else psutil.Process(instance.process.pid)
 
 
 def assert_nothing_left(instance: instances.Instance, found: list[psutil.Process]) -> None:
@@ -199,10 +205,9 @@ class TestEnding:
     def test_a_signal_while_a_model_loads(self, folder):
         slow = archive(folder, "slow", "time.sleep(60)")
         with foreground("--models", slow, "--name", "loading") as process:
-            while "loading slow" not in process.stderr.readline():
-                pass
+            java = wait_for(lambda: java_of("loading"))
+            wait_for(lambda: java.children())
             instance = instances.find("loading")
-            java = psutil.Process(instance.process.pid)
             found = [java, *java.children(recursive=True)]
             process.terminate()
             assert process.wait(30) == 130
@@ -253,8 +258,10 @@ class TestFailures:
         done = tsbatch("register", bad, *name_of(server))
         assert time.monotonic() - begin < 25
         assert done.returncode == 3
-        assert f"tsbatch: the model {name} 1.0 cannot load: " in done.stderr
-        assert reason in done.stderr.splitlines()[-1]
+        (line,) = done.stderr.splitlines()
+        assert line.startswith(f"tsbatch: the model {name} 1.0 cannot load: ")
+        assert reason in line
+        assert line.endswith("; it is not registered")
         assert name not in server.management().models()
 
     def test_a_worker_that_loads_too_long(self, tsbatch, server, folder):
@@ -262,7 +269,7 @@ class TestFailures:
         bad = archive(folder, "hangs", "time.sleep(60)", config=config)
         done = tsbatch("register", bad, *name_of(server))
         assert done.returncode == 3
-        assert "did not finish loading within its startupTimeout" in done.stderr
+        assert "loading took over 2 s (startupTimeout); set startupTimeout to at least 120" in done.stderr
 
     def test_at_the_start(self, tsbatch, folder, echo):
         bad = archive(folder, "value", FAILURES["value"][0])
@@ -285,7 +292,8 @@ class TestFailures:
             registration.register(management, str(archive(folder, "once", once)), instance=server.instance)
             done = tsbatch("scale", "once", "--workers", 2, *name_of(server))
             assert done.returncode == 3
-            assert "AssertionError: only one of me" in done.stderr
+            assert "AssertionError: only one of me" in done.stderr.splitlines()[0]
+            assert "its number of workers is 1, as before" in done.stderr
             assert management.describe("once")["minWorkers"] == 1
             management.unregister("once")
 

@@ -42,6 +42,7 @@ SECONDS_FOR_REASON = 12
 TRIPPED = "Job.isControlCmd()"
 """In TorchServe's answer when it trips over the job that it took from a worker it ends; asked again it is fine."""
 
+RESERVED = "/token"
 HERE = {"127.0.0.1", "localhost", "::1"}
 READY = "READY"
 
@@ -270,6 +271,11 @@ class Management:
 
     def _error(self, answer: httpx.Response) -> Exception:
         said = message_of(answer)
+        if is_token_error(answer) and RESERVED in str(answer.request.url):
+            return UsageError(
+                f"TorchServe takes every address with {RESERVED!r} in it for its token API "
+                "(TokenAuthorizationHandler.java): give the model a name that does not begin with 'token'"
+            )
         if is_token_error(answer):
             return UsageError(f"the server at {self.address} does not take the management token; set TSBATCH_TOKEN")
         if answer.status_code == httpx.codes.NOT_FOUND:

@@ -73,6 +73,7 @@ def register(
     """
     asked = asked or {}
     url = url_of(archive, instance, management)
+    _refuse_name(model_name or _name_in(archive, instance), instance)
     log = management.follow()
     before = versions_of(management)
     if on_progress:
@@ -112,8 +113,22 @@ def scale(
         with contextlib.suppress(TsbatchError):
             management.scale(name, before, version, synchronous=False)
         if isinstance(error, LoadFailed):
-            raise with_archive(error, None, f"it has {before} workers as before") from None
+            raise with_archive(error, None, f"its number of workers is {before}, as before") from None
         raise
+
+
+def _name_in(archive: str, instance: Instance | None) -> str:
+    local = _local(archive, instance)
+    return "" if local is None else ModelSource.parse(local).name
+
+
+def _refuse_name(name: str, instance: Instance | None) -> None:
+    # It could be registered, and then be neither described nor unregistered, nor any other model be listed.
+    if instance is not None and instance.token_lifetime and name.startswith("token"):
+        raise UsageError(
+            f"a server with tokens cannot manage a model named {name!r}: TorchServe takes every address with "
+            "'/token' in it for its token API (TokenAuthorizationHandler.java); choose another --model-name"
+        )
 
 
 def _local(archive: str, instance: Instance | None) -> Path | None:

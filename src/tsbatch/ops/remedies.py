@@ -271,8 +271,9 @@ CAUSES: tuple[Cause, ...] = (
     ),
     _cause(
         "dtype",
-        r"expected scalar type \w+ but found \w+|expected m1 and m2 to have the same dtype[^;]*|"
-        r"mat1 and mat2 must have the same dtype[^;]*|Input type \([^)]*\) and (weight|bias) type \([^)]*\)|"
+        r"expected scalar type \w+ but found \w+|expected m1 and m2 to have the same dtype(, but got: [^;\"]{0,40})?|"
+        r"mat1 and mat2 must have the same dtype(, but got \w+ and \w+)?|"
+        r"Input type \([^)]*\) and (weight|bias) type \([^)]*\)|"
         r"not implemented for '(Half|BFloat16|Char|Byte|Long)'",
         _dtype,
     ),

@@ -16,6 +16,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tsbatch.ops.check.memory import kills
+
 SERVER_LOG = "ts_log.log"
 MODEL_LOG = "model_log.log"
 LINES_KEPT = 1000
@@ -40,6 +42,8 @@ LONGEST = 600
 OURS = "tsbatch.errors."
 SECOND_HAND = re.compile(r"^(RuntimeError: \d{3} - |ModuleNotFoundError: No module named 'ts\.torch_handler\.)")
 """What TorchServe raises itself after the real error (ts/model_service_worker.py, ts/model_loader.py)."""
+
+KILLED = "the worker was killed for memory while it loaded"
 
 WARNING = re.compile(r":\d+: \w*Warning: ")
 CHATTER = (
@@ -124,6 +128,7 @@ class WorkerLog:
         self._refused: dict[str, str] = {}
         self._refusing: str | None = None
         self._failing: Life | None = None
+        self._kills = kills()
         if from_now:
             self._server.skip()
             self._model.skip()
@@ -135,7 +140,9 @@ class WorkerLog:
     def reason(self, model: str, version: str) -> Reason:
         """Why it died: the error the worker reported with its place, or the last thing it said."""
         reasons = [life.reason() for life in self._dead(model, version)] or [Life().reason()]
-        return max(reasons, key=lambda reason: reason.certain)
+        reason = max(reasons, key=lambda reason: reason.certain)
+        # A killed worker has no last word, and TorchServe keeps its exit code to itself.
+        return Reason(KILLED) if not reason.certain and (kills() or 0) > (self._kills or 0) else reason
 
     def refused(self) -> dict[str, str]:
         """The archives that TorchServe did not take when it started, each with its reason."""

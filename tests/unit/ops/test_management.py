@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
@@ -126,6 +128,19 @@ def test_errors_become_one_line(fake, api, answer, error, message):
     with pytest.raises(error, match=message) as caught:
         api.unregister("m")
     assert "\n" not in str(caught.value)
+
+
+def test_a_name_that_torchserve_takes_for_its_token_api(fake, api):
+    fake.answer("GET", "/models/tokenizer", TOKEN_ERROR)
+    with pytest.raises(UsageError, match="a name that does not begin with 'token'"):
+        api.describe("tokenizer")
+
+
+def test_such_a_model_is_not_registered_where_there_are_tokens(fake, api):
+    instance = SimpleNamespace(token_lifetime=3600, model_store=Path("none"))
+    with pytest.raises(UsageError, match="choose another --model-name"):
+        registration.register(api, "http://host/m.mar", instance=instance, model_name="tokenizer")
+    assert fake.calls == []
 
 
 def test_a_server_that_is_not_there():
