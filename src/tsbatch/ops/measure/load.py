@@ -42,7 +42,7 @@ class Load:
     Attributes:
         address: the server.
         bodies: what is sent in turn, again from the first when all were; an empty one is a GET.
-        headers: sent with every request.
+        headers: sent with every request; an ``Authorization`` among them is used instead of the token.
         tokens: where the token comes from, if one is wanted.
         clients: of a closed loop.
         arrivals: of an open loop.
@@ -243,6 +243,8 @@ class Generator:
         return b"%b%bX-Request-Start: t=%.6f\r\n\r\n%b" % (message.head, self._authorization, now, message.body)
 
     def _read_token(self) -> bytes:
+        if any(name.lower() == "authorization" for name in self.load.headers):
+            return b""
         token = self.load.tokens.token("inference")
         return f"Authorization: Bearer {token}\r\n".encode() if token else b""
 

@@ -212,6 +212,15 @@ def test_a_token_that_was_renewed_meanwhile_is_read_again():
     assert outcome.generator["new_tokens"] == 2
 
 
+def test_a_header_is_stronger_than_the_token():
+    seen = []
+    headers = {"AUTHORIZATION": "Bearer mine"}
+    loaded(answering(seen=seen), clients=1, requests=1, tokens=Tokens(), headers=headers)
+    assert [line for line in seen[-1][0].splitlines() if b"uthorization" in line.lower()] == [
+        b"AUTHORIZATION: Bearer mine"
+    ]
+
+
 def test_how_it_goes_is_told():
     told = []
     loaded(answering(seconds=0.01), told.append, clients=2, seconds=1.3, warm_up=0.2)
