@@ -3,7 +3,8 @@
 ::
 
     {"schema": 1, "kind": "bench",
-     "target": {"address", "model", "version", "settings": {"batchSize", "maxBatchDelay", "workers", …}},
+     "target": {"address", "model", "version", "settings": {"batchSize", "maxBatchDelay", "workers", …},
+                "origins": {"batchSize": who set it, …}},
      "load": {"loop": "closed" | "open", "steps": […], "repeat", "warm_up", "timeout", …},
      "environment": {"cpu", "cores", "python", …},
      "runs": [{"started", "step", "seconds", "answered", "samples", "errors", "summary", "workers", "generator", …}],

@@ -20,10 +20,12 @@ from tsbatch.errors import UsageError
 from tsbatch.ops.instance import DEFAULT_NAME, Instance
 from tsbatch.ops.management import Management, ready_workers
 from tsbatch.ops.measure.wire import Address
+from tsbatch.ops.origins import origins
 from tsbatch.ops.server import reach
 from tsbatch.ops.tokens import FixedToken, TokenSource
 
 SETTINGS: Final = ("batchSize", "maxBatchDelay", "minWorkers", "maxWorkers", "responseTimeout", "startupTimeout")
+READY: Final = "workers that were READY"
 MODEL_IN_PATH: Final = re.compile(r"/(?:predictions|v1/models|v2/models|models)/([^/:?]+)")
 
 
@@ -36,6 +38,7 @@ class Target:
         tokens: where the inference token comes from.
         model, version: as the server tells them; None for a server that was not asked.
         settings: the model's settings as ``GET /models`` tells them, and ``workers`` that are READY.
+        origins: for each setting who set it, as far as that is known.
         pids: name and process id of its workers and of the server, as far as they are on this machine.
         log_dir: the server's log folder, if it is ours.
     """
@@ -45,6 +48,7 @@ class Target:
     model: str | None = None
     version: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
+    origins: Mapping[str, str] = field(default_factory=dict)
     pids: Mapping[str, int] = field(default_factory=dict)
     log_dir: Path | None = None
 
@@ -56,6 +60,7 @@ class Target:
             "model": self.model,
             "version": self.version,
             "settings": dict(self.settings),
+            "origins": dict(self.origins),
         }
 
 
@@ -111,6 +116,7 @@ def _described(
         model=described["modelName"],
         version=described["modelVersion"],
         settings={**{key: described.get(key) for key in SETTINGS}, "workers": ready_workers(described)},
+        origins={} if running is None else {**origins(running, described), "workers": READY},
         pids=pids,
         log_dir=running.log_dir if running else None,
     )

@@ -1,0 +1,48 @@
+"""Who set what a running server tells of a model: ``GET /models`` gives values and no reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tsbatch.cores import usable_cores
+from tsbatch.errors import UsageError
+from tsbatch.ops.effective import Deployment, effective
+from tsbatch.ops.instance import Instance
+from tsbatch.ops.launch import CONFIG_FILE
+from tsbatch.ops.lint.archive_file import read_archive
+from tsbatch.ops.lint.sources import Machine
+from tsbatch.ops.properties import ServerProperties
+
+BY_API: Final = "API (registered, scaled or reconfigured)"
+
+
+def origins(instance: Instance, described: Mapping[str, Any]) -> dict[str, str]:
+    """For each setting the layer it comes from; empty where archive or settings cannot be read.
+
+    A value that is not the one that files and defaults lead to was set through the management API since.
+
+    Args:
+        instance: the server.
+        described: what ``GET /models/NAME`` says of the model.
+    """
+    path = instance.model_store / str(described.get("modelUrl", ""))
+    if not path.exists():
+        return {}
+    archive = read_archive(path, str(path), Machine())
+    if archive.problem:
+        return {}
+    try:
+        settings = effective(
+            Deployment(
+                name=described["modelName"],
+                version=described["modelVersion"],
+                config=archive.config(),
+                properties=ServerProperties.read(instance.work_dir / CONFIG_FILE),
+                api=None if described.get("loadedAtStartup") else {},
+                cores=usable_cores(),
+            )
+        )
+    except UsageError:
+        return {}
+    return {each.name: each.layer if each.value == described.get(each.name) else BY_API for each in settings}
