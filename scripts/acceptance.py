@@ -106,9 +106,25 @@ CHECKS = (
     Check(4, 2, "effective agrees with TorchServe, layer by layer"),
     Check(4, 3, "archives verify, reproduce, and are never half written"),
     Check(4, 4, "a 2 GB model beside the stock way"),
+    Check(4, 5, "a load that is too slow is told soon, with the value to set"),
+    Check(4, 6, "fourteen broken archives: the cause in the first line"),
     Check(4, 7, "reconfigure under load loses no request"),
+    Check(4, 8, "tsbatch new works as the README says"),
     Check(5, 1, "six regimes: the split, the diagnosis and the change that helps most", minutes=40),
     Check(5, 3, "a handler that is not ours is diagnosed alike"),
+    Check(
+        5,
+        4,
+        "the load generator beside wrk, stalls, and its own cost",
+        scripts=("benchmarks/load_generator.py",),
+        minutes=25,
+    ),
+    Check(
+        5,
+        5,
+        "compare on simulated pairs; figures against NumPy and SciPy",
+        tests=("tests/unit/ops/measure/test_statistics.py", "tests/unit/ops/measure/test_compare.py"),
+    ),
     Check(5, 7, "a 2 GB log in constant memory", scripts=("benchmarks/diagnose_log.py",)),
 )
 

@@ -16,6 +16,9 @@ from tsbatch.cli import main
 from tsbatch.handler import BatchHandler
 from tsbatch.ops.check import checking, probes, worker_side
 from tsbatch.ops.check.checking import check
+from tsbatch.ops.check.memory import Memory
+from tsbatch.ops.check.phases import PhaseClock
+from tsbatch.ops.check.report import Report
 from tsbatch.ops.check.samples import JSON, sample
 from tsbatch.runner import Call, HandlerRunner
 from tsbatch.torchserve import BaseHandler
@@ -287,8 +290,57 @@ class TestHere:
     def test_a_load_that_fails(self, run, folder, capfd):
         code, events = run(folder(STOCK.format(initialize="raise ValueError('no weights')")))
         assert code == 1
-        assert events[-1] == {"event": "begin", "phase": "initialize"} or events[-1]["event"] == "end"
+        assert (events[-1]["event"], events[-1]["phase"]) == ("failed", "initialize")
         assert "ValueError: no weights" in capfd.readouterr().err
+
+
+class TestGpu:
+    """Without a GPU here: what is asked of torch, and what follows from its answers."""
+
+    @pytest.fixture
+    def cuda(self, monkeypatch):
+        import torch
+
+        free = iter([8_000, 6_000])
+        made = []
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (next(free), 10_000))
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 500)
+        monkeypatch.setattr(torch, "zeros", lambda *_, device: made.append(device))
+        return made
+
+    def test_the_context_is_a_phase_of_its_own(self, cuda):
+        clock = PhaseClock(*[lambda _: None] * 3)
+        assert worker_side._start_gpu(clock) == 0
+        assert list(clock.seconds) == ["CUDA context"]
+        assert cuda == ["cuda:0"]
+
+    def test_what_a_second_worker_takes_limits_their_number(self, cuda):
+        report = Report(archive=Path("m.mar"), name="m", version=None, memory=[Memory(1, 1, 1), Memory(1, 1, 1)])
+        report.gpu = [worker_side.gpu_memory(), worker_side.gpu_memory()]
+        assert report.gpu[0] == {"free": 8_000, "total": 10_000, "reserved": 500}
+        # each takes 2,000 of 10,000: two are there, three more fit
+        assert "5 by GPU memory" in checking._workers_advice(report).reason
+
+
+def test_a_handler_that_torchserve_finds_among_its_own(make_mar, state):
+    made = make_mar("", names="base_handler", entry="other.py")
+    failure = check(made).failure
+    assert failure.phase == "initialize"
+    assert "ts.torch_handler" not in failure.cause
+
+
+def test_notes(make_mar, state):
+    report = Report(archive=make_mar(OURS), name="m", version=None, about={"own_batch_size": None})
+    (note,) = checking._notes(report)
+    assert "the archive sets no batchSize" in note
+
+
+def test_requirements_are_not_installed(make_mar, state, monkeypatch):
+    monkeypatch.setattr(checking.ModelSource, "requirements", "requirements.txt")
+    report = Report(archive=make_mar(OURS), name="m", version=None, about={"own_batch_size": 4})
+    (note,) = checking._notes(report)
+    assert "install_py_dep_per_model=true" in note
 
 
 def test_an_archive_in_another_form(tmp_path, make_mar, state):

@@ -67,6 +67,12 @@ class ModelSource:
         version = self._manifest().get("modelVersion")
         return None if version is None else str(version)
 
+    @property
+    def requirements(self) -> str | None:
+        """Its requirements file, when the manifest names one."""
+        file = self._manifest().get("requirementsFile")
+        return None if file is None else str(file)
+
     def _manifest(self) -> dict[str, Any]:
         try:
             model: dict[str, Any] = json.loads(manifest_text(self.path))["model"]

@@ -13,10 +13,11 @@ from pathlib import Path
 from tsbatch.errors import UsageError
 from tsbatch.ops import instance as instances
 from tsbatch.ops import launch
-from tsbatch.ops.failure import ServerError
+from tsbatch.ops.failure import LoadFailed, ServerError
 from tsbatch.ops.instance import WORK_PREFIX, Instance
 from tsbatch.ops.java import find_java
 from tsbatch.ops.keeper import Keeper
+from tsbatch.ops.load_failure import with_archive
 from tsbatch.ops.management import Progress
 from tsbatch.ops.model_source import ALL, ModelSource, sources_of
 from tsbatch.ops.processes import ProcessRef, end_marked
@@ -169,8 +170,13 @@ class Start:
                 if source.name not in there:
                     why = log.refused().get(source.path.name, f"see {self.log_dir / 'ts_log.log'}")
                     raise ServerError(f"TorchServe did not take {source.path.name}: {why}")
-            for model in list(management.every_version()):
-                management.wait_ready(model["modelName"], model["modelVersion"], on_progress=self.tell, log=log)
+            try:
+                for model in list(management.every_version()):
+                    management.wait_ready(model["modelName"], model["modelVersion"], on_progress=self.tell, log=log)
+            except LoadFailed as failure:
+                # As in registration: TorchServe itself would go on trying for 300 seconds.
+                archive = next((one.path for one in self.sources if failure.who == f"{one.name} {one.version}"), None)
+                raise with_archive(failure, archive, "the server is stopped") from None
 
 
 def _chosen_store(model_store: Path | None, values: ServerProperties) -> Path | None:

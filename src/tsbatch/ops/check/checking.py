@@ -140,8 +140,9 @@ def _follow(event: Event, tell: Tell) -> None:
 
 def _ended_early(report: Report, process: WorkerProcess) -> None:
     reason = process.reason()
-    for event in process.events_named("end"):
-        report.phases = [*report.phases[:1], *_phases(event["seconds"], process)]
+    for event in process.events:
+        if event["event"] in ("end", "failed"):
+            report.phases = [*report.phases[:1], *_phases(event["seconds"], process)]
     if process.find("loaded") is None:
         report.failure = _failure(reason, process)
         return
@@ -178,8 +179,24 @@ def _take(report: Report, process: WorkerProcess) -> None:
     report.isolation = process.all("isolation")
     report.invariance = next(iter(process.all("invariance")), None)
     report.unable = [f"{one['what']}: {one['why']}" for one in process.all("unable")]
+    report.notes += _notes(report)
     report.conclude(cores=usable_cores())
     _take_gpu(report, process)
+
+
+def _notes(report: Report) -> list[str]:
+    found = []
+    if report.about["own_batch_size"] is None:
+        found.append(
+            "the archive sets no batchSize: TorchServe makes no batches (batchSize 1) unless it is told when "
+            "registering"
+        )
+    if ModelSource.parse(report.archive).requirements:
+        found.append(
+            "the archive has requirements: a server installs them only with install_py_dep_per_model=true; "
+            "here the packages of this environment were used"
+        )
+    return found
 
 
 def _take_gpu(report: Report, process: WorkerProcess) -> None:
@@ -189,7 +206,7 @@ def _take_gpu(report: Report, process: WorkerProcess) -> None:
 
 
 def _phases(seconds: dict[str, float], process: WorkerProcess) -> list[Phase]:
-    ends = {event["phase"]: event for event in process.events_named("end")}
+    ends = {event["phase"]: event for event in process.events if event["event"] in ("end", "failed")}
     found = []
     for name, spent in seconds.items():
         end = ends.get(name, {})

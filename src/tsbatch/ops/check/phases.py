@@ -36,14 +36,15 @@ class PhaseClock:
     Args:
         began: called with a phase's name when it begins.
         ended: called with it when it ends.
+        failed: called with it when it ends by an exception.
 
     Attributes:
         seconds: seconds by phase, in the order in which the phases began.
     """
 
-    def __init__(self, began: Told, ended: Told) -> None:
+    def __init__(self, began: Told, ended: Told, failed: Told) -> None:
         self.seconds: dict[str, float] = {}
-        self._began, self._ended = began, ended
+        self._began, self._ended, self._failed = began, ended, failed
         self._labels: list[str] = []
         self._since = 0.0
 
@@ -51,8 +52,12 @@ class PhaseClock:
     def phase(self, name: str) -> Iterator[None]:
         """The block's time is this phase's, but for the phases inside it."""
         self._began(name)
-        with self._label(name):
-            yield
+        try:
+            with self._label(name):
+                yield
+        except BaseException:
+            self._failed(name)
+            raise
         self._ended(name)
 
     @contextmanager
@@ -94,6 +99,7 @@ def watching_load(clock: PhaseClock) -> Iterator[None]:
     from ts.model_loader import TsModelLoader
 
     load, load_file = TsModelLoader.load, TsModelLoader._load_handler_file  # noqa: SLF001
+    load_own = TsModelLoader._load_default_handler  # noqa: SLF001
 
     with ExitStack() as stack:
 
@@ -107,7 +113,12 @@ def watching_load(clock: PhaseClock) -> Iterator[None]:
             _watch_steps(clock, stack)
             return found
 
+        def timed_own(*arguments: Any) -> Any:
+            with clock.phase(IMPORT):
+                return load_own(*arguments)
+
         stack.enter_context(_replaced(TsModelLoader, "load", timed_load))
+        stack.enter_context(_replaced(TsModelLoader, "_load_default_handler", timed_own))
         stack.enter_context(_replaced(TsModelLoader, "_load_handler_file", timed_file))
         stack.enter_context(clock.watching_imports())
         yield

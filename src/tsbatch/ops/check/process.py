@@ -48,6 +48,7 @@ class WorkerProcess:
         self._kills_before = kills()
         self.events: list[Event] = []
         self.phases: list[str] = []
+        self._failed: str | None = None
 
     def wait(self, on_event: OnEvent, *, seconds: float) -> bool:
         """Wait until it has done its job, telling each event; False when it ended before.
@@ -72,14 +73,17 @@ class WorkerProcess:
         self.events.append(event)
         if event["event"] == "begin":
             self.phases.append(event["phase"])
-        elif event["event"] == "end":
+            self._failed = None
+        elif event["event"] in ("end", "failed"):
             self.phases.remove(event["phase"])
+            # The innermost one; one whose error was caught is forgotten when the next begins.
+            self._failed = (self._failed or event["phase"]) if event["event"] == "failed" else None
         on_event(event)
 
     @property
     def phase(self) -> str:
         """The phase it is in, or ended in."""
-        return self.phases[-1] if self.phases else "asking"
+        return self._failed or (self.phases[-1] if self.phases else "asking")
 
     def find(self, name: str) -> Event | None:
         """The first event of this name."""

@@ -99,6 +99,7 @@ def _load(job: dict[str, Any], events: Events) -> Any:
     clock = PhaseClock(
         lambda name: events.tell("begin", phase=name),
         lambda name: events.tell("end", phase=name, seconds=clock.seconds, **memory()),
+        lambda name: events.tell("failed", phase=name, seconds=clock.seconds, **memory()),
     )
     with _python_phase(clock, job):
         from tsbatch.runner import HandlerRunner
@@ -135,6 +136,7 @@ def _about(runner: Any, plan: Any) -> dict[str, Any]:
         "handler": getattr(runner.handler, "__name__", type(runner.handler).__name__),
         "is_ours": ours is not None and isinstance(runner.handler, ours.BatchHandler),
         "batch_size": runner.batch_size,
+        "own_batch_size": plan.batch_size,
         "threads": torch.get_num_threads(),
         **{ours_: plan.config.get(theirs) for theirs, ours_ in keys.items()},
     }

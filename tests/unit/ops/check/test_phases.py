@@ -16,7 +16,7 @@ def told():
 
 @pytest.fixture
 def clock(told):
-    return PhaseClock(lambda name: told.append(("begin", name)), lambda name: told.append(("end", name)))
+    return PhaseClock(*(lambda name, what=what: told.append((what, name)) for what in ("begin", "end", "failed")))
 
 
 def slow_module(folder, name, seconds=0.05):
@@ -34,10 +34,10 @@ def test_a_phase_inside_another_counts_once(clock, told):
     assert told == [("begin", "outer"), ("begin", "inner"), ("end", "inner"), ("end", "outer")]
 
 
-def test_a_phase_that_raises_has_no_end(clock, told):
+def test_a_phase_that_raises_has_failed(clock, told):
     with pytest.raises(ZeroDivisionError), clock.phase("weights"):
         raise ZeroDivisionError
-    assert told == [("begin", "weights")]
+    assert told == [("begin", "weights"), ("failed", "weights")]
     with clock.phase("next"):
         pass
     assert clock.seconds["weights"] >= 0
