@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -208,3 +209,41 @@ def test_where_no_links_can_be_made_files_are_copied(tmp_path, monkeypatch):
 def test_the_command_wants_something_to_change(capsys):
     assert main(["reconfigure", "m"]) == 2
     assert "--batch-size, --max-batch-delay" in capsys.readouterr().err
+
+
+@pytest.fixture
+def command(monkeypatch):
+    """The command with a change that needs no server."""
+    from tsbatch.ops import commands_reconfigure
+
+    settings = {"batchSize": 8, "maxBatchDelay": 10, "responseTimeout": 120, "startupTimeout": 120}
+    before = {**settings, "modelName": "m", "modelVersion": "1.0", "minWorkers": 1, "workers": [{"status": "READY"}]}
+    asked = []
+
+    def change(management, instance, name, changes, *, force, tell):
+        asked.append((management, instance, name, dict(changes), force))
+        tell("draining m 1.0")
+        after = {**before, "modelVersion": "1.0-r1", "batchSize": changes["batch_size"]}
+        return module.Reconfigured(after, before, ["clients that name version 1.0 get 404 from now on"])
+
+    monkeypatch.setattr(commands_reconfigure, "reconfigure", change)
+    monkeypatch.setattr(commands_reconfigure, "target", lambda name, server: nullcontext(("api", f"{name} {server}")))
+    return asked
+
+
+def test_the_command_tells_what_changed(command, capsys):
+    assert main(["reconfigure", "m", "--batch-size", "16", "--name", "mine", "--force"]) == 0
+    out, err = capsys.readouterr()
+    assert command == [("api", "mine None", "m", {"batch_size": 16}, True)]
+    assert "batchSize: 8 -> 16" in out
+    assert "1.0-r1" in out
+    assert "draining m 1.0" in err
+    assert "note: clients that name version 1.0 get 404" in err
+
+
+def test_the_command_in_json(command, capsys):
+    assert main(["reconfigure", "m", "--batch-size", "16", "--response-timeout", "9", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["schema"], report["version"], report["old_version"]) == (1, "1.0-r1", "1.0")
+    assert report["changed"] == {"batchSize": {"before": 8, "now": 16}}
+    assert command[0][3] == {"batch_size": 16, "response_timeout": 9}
