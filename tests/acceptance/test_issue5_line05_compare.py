@@ -64,7 +64,7 @@ def test_a_machine_that_wanders_makes_no_difference_to_runs_that_took_turns(repe
     assert found["within the noise"] >= 95
 
 
-@pytest.mark.parametrize("repeats", [2, 3, 5])
+@pytest.mark.parametrize("repeats", [2, 3, 5, 10])
 def test_few_repeats_find_less_but_do_not_lie(record_property, repeats):
     equal, shifted = verdicts(5, repeats, 1.0), verdicts(6, repeats, EFFECT)
     record_property(f"with_{repeats}_repeats_equal_within_the_noise", equal["within the noise"])

@@ -86,6 +86,7 @@ def bench_command(
     from tsbatch.ops.measure.view import View
     from tsbatch.ops.report.of_bench import report_of_bench
     from tsbatch.ops.report.page import check_place, save
+    from tsbatch.ops.signals import end_on_signals
 
     if data is None and "://" not in target:
         raise UsageError(f"{target} needs something to send: give --data FILE")
@@ -94,7 +95,7 @@ def bench_command(
     bodies = read_bodies(data, content_type) if data else [Body(b"", "")]
     earlier = earlier_runs(output, append=append)
     found = find_target(target, instance=name, version=version, management=server)
-    with View(None if plan.seconds is None else plan.seconds + plan.warm_up) as view:
+    with end_on_signals(), View(None if plan.seconds is None else plan.seconds + plan.warm_up) as view:
         result = bench(found, bodies, plan, view.tell, earlier)
     if output:
         result.save(output)
@@ -133,15 +134,17 @@ def compare_command(
 
 
 def earlier_runs(output: Path | None, *, append: bool) -> BenchResult | None:
-    """What is in the file already that runs are to be added to.
+    """What is in the file already that runs are to be added to; asked before the work begins.
 
     Raises:
-        UsageError: it is no such file, or there is none to add to.
+        UsageError: the file cannot be written, is no such file, or is not named.
     """
     from tsbatch.ops.measure.result import BenchResult
 
     if append and output is None:
         raise UsageError("--append needs --output FILE")
+    if output and (output.is_dir() or not output.parent.is_dir()):
+        raise UsageError(f"--output {output}: {'is a folder' if output.is_dir() else 'there is no such folder'}")
     return BenchResult.load(output) if append and output and output.exists() else None
 
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import http.server
 import json
+import signal
+import subprocess
+import sys
 import threading
 
+import psutil
 import pytest
 
 from tests.unit.ops.measure.pairs import pair
@@ -179,6 +183,9 @@ def test_failures_are_a_finding(address, tmp_path, capsys):
         (["m", "--data", __file__, "--server", "http://x:8081"], "give the whole address instead of m"),
         (["http://x:99999/", "--data", __file__], "is no address"),
         (["m", "--data", __file__, "--append"], "--append needs --output FILE"),
+        (["m", "--data", __file__, "--output", "nowhere/a.json"], "--output nowhere/a.json: there is no such folder"),
+        (["m", "--data", __file__, "--output", "/"], "--output /: is a folder"),
+        (["m", "--data", __file__, "--output", __file__, "--append"], "is no JSON"),
         (["m", "--data", __file__, "--trace", "none"], "none: No such file"),
         (["m", "--data", __file__, "--requests", "0"], "--requests"),
     ],
@@ -194,6 +201,21 @@ def test_wrong_usage_is_one_line(words, message, capsys, tmp_path, monkeypatch):
 def test_a_server_that_is_not_there(data, capsys):
     assert main(["bench", "http://127.0.0.1:9/predictions/m", "--data", str(data)]) == 3
     assert capsys.readouterr().err == "tsbatch: no answer from 127.0.0.1:9: connection refused\n"
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGKILL", signal.SIGTERM)])
+def test_a_load_ends_with_whoever_asked_for_it(address, data, how):
+    words = ["bench", address, "--data", str(data), "--duration", "60", "--concurrency", "1"]
+    with subprocess.Popen([sys.executable, "-m", "tsbatch", *words], stderr=subprocess.PIPE, text=True) as child:
+        for line in child.stderr:
+            if "requests/s" in line:
+                break
+        generators = psutil.Process(child.pid).children()
+        child.send_signal(how)
+        assert child.wait(10) == (130 if how != signal.SIGKILL else -signal.SIGKILL)
+        assert "Traceback" not in child.stderr.read()
+    assert len(generators) >= 1
+    assert psutil.wait_procs(generators, timeout=5)[1] == []
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import os
 import signal
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -70,13 +71,20 @@ def _work(load: Load, there: Connection) -> None:
     gc.freeze()
     gc.disable()
     loop = punctual_loop()
+
+    def tell(progress: Progress) -> None:
+        try:
+            there.send(progress)
+        except OSError:  # the parent was killed; a load that nobody asked for any more must not go on
+            os._exit(1)
+
     try:
-        there.send(loop.run_until_complete(_generate(load, there)))
+        there.send(loop.run_until_complete(_generate(load, tell)))
     except TsbatchError as error:
         there.send(error)
     finally:
         loop.close()
 
 
-async def _generate(load: Load, there: Connection) -> Outcome:
-    return await Generator(load, there.send).run()
+async def _generate(load: Load, tell: Callable[[Progress], None]) -> Outcome:
+    return await Generator(load, tell).run()

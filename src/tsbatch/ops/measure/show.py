@@ -185,7 +185,7 @@ def verdict_of(comparison: Comparison) -> str:
     if comparison.verdict == "cannot tell":
         return (
             f"cannot tell: A has {a} run{'s' * (a > 1)} and B {b}, and runs of the same thing differ by 10 % and more;"
-            " repeat both with: tsbatch bench … --repeat 12"
+            " repeat both with: tsbatch bench … --repeat 14"
         )
     if comparison.verdict == "within the noise":
         return f"B is within the noise of A ({a} and {b} runs)"
