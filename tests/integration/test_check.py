@@ -330,6 +330,19 @@ def test_a_handler_that_torchserve_finds_among_its_own(make_mar, state):
     assert "ts.torch_handler" not in failure.cause
 
 
+def test_an_archive_that_brings_its_own_tsbatch(make_mar, state):
+    core = Path(checking.__file__).parents[2]
+    files = {f"tsbatch/{file.relative_to(core).as_posix()}": file.read_text() for file in core.rglob("*.py")}
+    own = {name: text for name, text in files.items() if not name.startswith("tsbatch/ops/")}
+    own["tsbatch/metrics.yaml"] = (core / "metrics.yaml").read_text()
+    handler = f"{OURS}\nimport os, tsbatch\nassert os.getcwd() in tsbatch.__file__, tsbatch.__file__\n"
+    report = check(make_mar(handler, config=SETTINGS, files=own), second_worker=False)
+    assert report.failure is None
+    assert report.about["is_ours"]
+    assert [one["status"] for one in report.samples] == [200, 200]
+    assert report.findings == []
+
+
 def test_notes(make_mar, state):
     report = Report(archive=make_mar(OURS), name="m", version=None, about={"own_batch_size": None})
     (note,) = checking._notes(report)

@@ -102,6 +102,7 @@ def _load(job: dict[str, Any], events: Events) -> Any:
         lambda name: events.tell("failed", phase=name, seconds=clock.seconds, **memory()),
     )
     with _python_phase(clock, job):
+        from tsbatch.ops.check import probes  # noqa: F401 - before an archive's own tsbatch (--bundle) comes and goes
         from tsbatch.runner import HandlerRunner
         from tsbatch.settings import MAX_RESPONSE_SIZE
         from tsbatch.worker import plan_of_folder, require_torchserve
@@ -129,12 +130,13 @@ def _python_phase(clock: Any, job: dict[str, Any]) -> Iterator[None]:
 def _about(runner: Any, plan: Any) -> dict[str, Any]:
     import torch
 
-    ours: Any = sys.modules.get("tsbatch.handler")
+    from tsbatch.ops.check.probes import is_ours
+
     keys = {"minWorkers": "workers", "startupTimeout": "startup_timeout", "responseTimeout": "response_timeout"}
     return {
         "model": runner.model_name,
         "handler": getattr(runner.handler, "__name__", type(runner.handler).__name__),
-        "is_ours": ours is not None and isinstance(runner.handler, ours.BatchHandler),
+        "is_ours": is_ours(runner.handler),
         "batch_size": runner.batch_size,
         "own_batch_size": plan.batch_size,
         "threads": torch.get_num_threads(),
