@@ -125,6 +125,7 @@ CHECKS = (
         "compare on simulated pairs; figures against NumPy and SciPy",
         tests=("tests/unit/ops/measure/test_statistics.py", "tests/unit/ops/measure/test_compare.py"),
     ),
+    Check(5, 6, "the HTML report in a real browser, phone and desktop"),
     Check(5, 7, "a 2 GB log in constant memory", scripts=("benchmarks/diagnose_log.py",)),
 )
 

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tests.unit.ops.diagnosis.log_lines import answered, flushing, told
+from tests.unit.ops.report.results import make_result
 from tsbatch.cli import BAD_INPUT, FINE, main
 
 
@@ -39,6 +40,29 @@ def test_as_json(folder, capsys):
     assert (found["schema"], found["kind"], found["regime"]) == (1, "diagnosis", "sequential client")
     assert found["advice"]["change"] == {"setting": "maxBatchDelay", "old": 100, "new": 1}
     assert found["advice"]["command"] == "tsbatch reconfigure m --max-batch-delay 1"
+
+
+def test_as_a_page(folder, tmp_path):
+    waste = "x - PaddingWaste.Percent:25.0|#ModelName:m,Level:Model|#hostname:h,timestamp:1"
+    (folder / "model_metrics.log").write_text(f"{waste}\n")
+    page = tmp_path / "report.html"
+    assert main(["diagnose", str(folder), "--html", str(page)]) == FINE
+    text = page.read_text(encoding="utf-8")
+    assert "m 1.0: sequential client. One client sends" in text
+    assert "25.0% of the computed lengths were padding" in text
+
+
+def test_a_load_tests_file_as_a_page(tmp_path):
+    make_result(model="embed").save(tmp_path / "a.json")
+    page = tmp_path / "report.html"
+    assert main(["diagnose", str(tmp_path / "a.json"), "--html", str(page)]) == FINE
+    assert "<title>tsbatch bench: embed 1.0</title>" in page.read_text(encoding="utf-8")
+
+
+def test_a_page_that_cannot_be_written_is_told_before_the_work(folder, tmp_path, capsys):
+    assert main(["diagnose", str(folder), "--html", str(tmp_path / "no" / "r.html")]) == BAD_INPUT
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "there is no such folder" in line
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,17 @@ def test_json_holds_every_request_and_so_does_the_file(address, data, tmp_path, 
     assert BenchResult.load(file).to_json()["runs"][0]["samples"] == told["runs"][0]["samples"]
 
 
+def test_a_page_to_pass_on(address, data, tmp_path, capsys):
+    page = tmp_path / "report.html"
+    words = ["bench", address, "--data", str(data), "--requests", "50", "--warm-up", "0", "--html"]
+    assert main([*words, str(page)]) == 0
+    text = page.read_text(encoding="utf-8")
+    assert "Under 8 clients, m answered" in text
+    assert "Latency by its parts, as a table" in text
+    assert main([*words, str(tmp_path / "no" / "r.html")]) == 2
+    assert "there is no such folder" in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_runs_are_added_to_a_file(address, data, tmp_path, capsys):
     file = tmp_path / "a.json"
     words = ["bench", address, "--data", str(data), "--requests", "20", "--warm-up", "0", "-o", str(file), "--append"]

@@ -107,11 +107,11 @@ def _marks(across: Scale, marks: Mapping[str, float], bottom: float) -> list[Mar
     for name, value in sorted(marks.items(), key=lambda mark: mark[1]):
         x = min(max(across(value), across.start), across.end)
         parts.append(line(x, TOP + 8, x, bottom, class_="mark"))
-        width = CHARACTER * len(name)
-        begin = min(max(x - width / 2, LEFT), WIDTH - width)
-        if begin > taken:  # a name that would lie on another one is in the note only
-            parts.append(text(name, begin, TOP + 4, class_=""))
-            taken = begin + width
+        half = CHARACTER * len(name) / 2
+        if x - half > taken:  # a name that would lie on another one is in the note only
+            at_end = x + half > WIDTH - 2
+            parts.append(text(name, WIDTH - 2 if at_end else x, TOP + 4, "end" if at_end else "middle", class_=""))
+            taken = x + half
     return parts
 
 

@@ -77,7 +77,7 @@ def _headline(who: str, step: Mapping[str, Any], loop: str) -> str:
 
 
 def _lead(diagnosis: Diagnosis | None) -> list[str]:
-    return [f"It is {diagnosis.finding.regime}. {diagnosis.finding.headline}"] if diagnosis else []
+    return [f"{str(diagnosis.finding.regime).capitalize()}. {diagnosis.finding.headline}"] if diagnosis else []
 
 
 def _remarks(result: BenchResult) -> list[str]:

@@ -31,7 +31,7 @@ def report_of_diagnosis(diagnosis: Diagnosis, wastes: Mapping[str, float] | None
     failed = ("failed", f"{evidence.failed:.1%}")
     return Report(
         title=f"tsbatch diagnose: {who}",
-        headline=f"{who} is {diagnosis.finding.regime}: {diagnosis.finding.headline}",
+        headline=f"{who}: {diagnosis.finding.regime}. {diagnosis.finding.headline}",
         lead=[f"From {diagnosis.source}: {evidence.requests} requests in {evidence.seconds:.1f} s."],
         facts=[("requests/s", number(evidence.rate) or ""), *latency_facts(samples), failed],
         sections=[

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from tsbatch._version import __version__
 from tsbatch.errors import UsageError
 from tsbatch.ops.report.document import Report
 
 HERE: Final = Path(__file__).parent
+NUMBERS: Final = Markup(' class="number"')
 
 
 def render(report: Report) -> str:
@@ -19,7 +23,7 @@ def render(report: Report) -> str:
     templates = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    templates.filters["cell"] = cell
+    templates.filters |= {"cell": cell, "classes": classes}
     return templates.get_template("page.html").render(report=report, version=__version__)
 
 
@@ -30,6 +34,14 @@ def cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.3f}".rstrip("0").rstrip(".")
     return str(value)
+
+
+def classes(rows: Sequence[Sequence[object]], count: int) -> list[Markup]:
+    """For each of ``count`` columns the attribute of its cells: numbers stand below each other at the right."""
+    return [
+        NUMBERS if all(row[place] is None or isinstance(row[place], Real) for row in rows) else Markup("")
+        for place in range(count)
+    ]
 
 
 def check_place(path: Path) -> None:

@@ -45,25 +45,25 @@ def settings_of_target(target: Mapping[str, Any]) -> Table | Words:
 def settings_of_diagnosis(diagnosis: Diagnosis) -> Table | Words:
     """What was known beside the requests, and what the requests themselves show."""
     known, evidence = diagnosis.known.to_json(), diagnosis.evidence
-    rows = [[name, known[name], source] for name, source in BY_KNOWN.items() if known[name] is not None]
+    rows = [[name, _plain(name, known[name]), source] for name, source in BY_KNOWN.items() if known[name] is not None]
     for name, seen in (("batch_size", evidence.batch_size), ("max_batch_delay", evidence.delay)):
         if known[name] is None and seen is not None:
             rows.append([name, seen, BY_BATCHES])
     title = "Settings, and how they are known"
     if not rows:
         return Words(title=title, lines=["Nothing is known beside the requests."])
-    return Table(title=title, columns=["setting", "value", "from"], rows=rows, note="Delays in ms, memory in bytes.")
+    return Table(title=title, columns=["setting", "value", "from"], rows=rows, note="Delays in ms.")
 
 
 def pairs(title: str, values: Mapping[str, Any]) -> Table:
-    """A table of names and values; lists become texts, what is not known is left out."""
+    """A table of names and values; what is not known is left out."""
     rows = [[name, _plain(name, value)] for name, value in values.items() if value not in (None, [])]
     return Table(title=title, columns=["", "value"], rows=rows)
 
 
 def _plain(name: str, value: Any) -> Any:
-    if name == "memory":
-        return f"{value / 10**9:.1f} GB"
+    if name.endswith("memory"):
+        return f"{value / 10**9:.2f} GB"
     return ", ".join(f"{one:g}" for one in value) if isinstance(value, list | tuple) else value
 
 
