@@ -92,7 +92,8 @@ class Target:
 
     def cells(self) -> list[str]:
         """As a row of :func:`targets`."""
-        return [self.what, f"{'≤' if self.below else '≥'} {self.wanted:.2f}", self.measured.text()]
+        digits = 2 if self.wanted >= 0.1 else 4
+        return [self.what, f"{'≤' if self.below else '≥'} {self.wanted:.{digits}f}", self.measured.text(digits)]
 
 
 def targets(wanted: Sequence[Target]) -> str:
