@@ -187,7 +187,7 @@ def load(plan: Plan, batch_size: int, gpu_id: int | None) -> Any:
         raise
     except (Exception, SystemExit) as error:
         reason = _reason(error)
-        raise LoadError(f"{plan.where}: {type(reason).__name__}: {reason}") from reason
+        raise LoadError(f"{plan.where}: {type(reason).__name__}: {reason}") from error
 
 
 def _loader(plan: Plan) -> Any:
