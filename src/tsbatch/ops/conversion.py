@@ -27,6 +27,7 @@ from tsbatch.ops.mar_file import sha256
 if TYPE_CHECKING:
     import torch
 
+ZIP_BEGINS = b"PK\x03\x04"
 PICKLE_BEGINS = {b"\x80" + bytes([protocol]) for protocol in range(2, 6)}
 OURS = re.compile(rb"^\s*(from|import)\s+tsbatch\b", re.MULTILINE)
 INDEX = "pytorch_model.bin.index.json"
@@ -63,17 +64,25 @@ def converted(
 
 
 def is_pickle(path: Path) -> bool:
-    """Whether loading a file would unpickle it; TorchScript and exported programs are zips of their own kind."""
-    if zipfile.is_zipfile(path):
-        try:
-            with zipfile.ZipFile(path) as archive:
-                parts = [PurePosixPath(name).parts for name in archive.namelist()]
-        except zipfile.BadZipFile:
-            return False
-        inside = {part[1] for part in parts if len(part) > 1}
-        return "data.pkl" in inside and not {"code", "constants.pkl"} <= inside
+    """Whether ``torch.load`` would unpickle a file.
+
+    As torch decides: by the first bytes, not by a zip's table at the end, which any file can be given.
+    """
     with path.open("rb") as stream:
-        return stream.read(2) in PICKLE_BEGINS
+        begin = stream.read(4)
+    if begin == ZIP_BEGINS:
+        return not _is_torchscript(path)
+    if path.suffix == ".bin":  # a name for many things
+        return begin[:2] in PICKLE_BEGINS
+    return bool(begin)
+
+
+def _is_torchscript(path: Path) -> bool:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any(PurePosixPath(name).parts[1:] == ("constants.pkl",) for name in archive.namelist())
+    except zipfile.BadZipFile:
+        return False
 
 
 def _refuse_other_handlers(archive: Archive, pickles: list[str]) -> None:

@@ -113,7 +113,10 @@ def test_what_is_a_pickle(tmp_path):
     (tmp_path / "plain.pkl").write_bytes(pickle.dumps([1]))
     torch.jit.trace(torch.nn.Linear(2, 1), torch.zeros(1, 2)).save(tmp_path / "script.pt")
     (tmp_path / "words.bin").write_bytes(b"\x80 not one")
-    (tmp_path / "empty.bin").touch()
+    (tmp_path / "empty.pt").touch()
+    (tmp_path / "ascii.pt").write_bytes(pickle.dumps([1], protocol=0))
+    (tmp_path / "two.bin").write_bytes(pickle.dumps([1]) + (tmp_path / "script.pt").read_bytes())
+    (tmp_path / "cut.pt").write_bytes((tmp_path / "script.pt").read_bytes()[:-100])
     found = {path.name: is_pickle(path) for path in tmp_path.iterdir()}
     assert found == {
         "state.pt": True,
@@ -121,7 +124,10 @@ def test_what_is_a_pickle(tmp_path):
         "plain.pkl": True,
         "script.pt": False,
         "words.bin": False,
-        "empty.bin": False,
+        "empty.pt": False,
+        "ascii.pt": True,
+        "two.bin": True,
+        "cut.pt": True,
     }
 
 

@@ -237,7 +237,6 @@ def test_the_command_tells_what_changed(command, capsys):
     assert command == [("api", "mine None", "m", {"batch_size": 16}, True)]
     assert "batchSize: 8 -> 16" in out
     assert "1.0-r1" in out
-    assert "draining m 1.0" in err
     assert "note: clients that name version 1.0 get 404" in err
 
 
