@@ -143,7 +143,7 @@ def _stretches(at: Column, values: Column, place: Scale, scale: Scale) -> list[l
     for here, value in zip(at, values, strict=True):
         if not np.isnan(value):
             stretches[-1].append((place(float(here)), scale(float(value))))
-        elif stretches[-1]:
+        else:
             stretches.append([])
     return [points for points in stretches if points]
 
