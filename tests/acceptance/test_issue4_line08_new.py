@@ -99,6 +99,6 @@ def test_line_8_it_is_what_we_would_write(shell, tmp_path):
     """ruff finds nothing in it, formatted as it is."""
     shell("tsbatch new my_handler", tmp_path)
     for words in (["check", "--select", "F,I,B,UP"], ["format", "--check"]):
-        command = [sys.executable, "-m", "ruff", *words, "--isolated", "--line-length", "120", "my_handler"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        command = [sys.executable, "-m", "ruff", *words, "--isolated", "--line-length", "120", "."]
+        done = subprocess.run(command, cwd=tmp_path / "my_handler", capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr

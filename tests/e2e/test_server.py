@@ -275,7 +275,9 @@ class TestFailures:
         bad = archive(folder, "value", FAILURES["value"][0])
         done = tsbatch("serve", "--models", bad, "--models", echo, "--name", "bad", "--detach")
         assert done.returncode == 3
-        assert FAILURES["value"][2] in done.stderr.splitlines()[-1]
+        (line,) = done.stderr.splitlines()
+        assert FAILURES["value"][2] in line
+        assert line.endswith("; the server is stopped")
         assert instances.load("bad") is None
 
     def test_an_archive_that_torchserve_refuses_at_the_start(self, folder, tmp_path):

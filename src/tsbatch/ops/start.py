@@ -22,6 +22,7 @@ from tsbatch.ops.management import Progress
 from tsbatch.ops.model_source import ALL, ModelSource, sources_of
 from tsbatch.ops.processes import ProcessRef, end_marked
 from tsbatch.ops.properties import ServerProperties
+from tsbatch.ops.remedies import remedy
 from tsbatch.ops.worker_log import WorkerLog
 
 LONGEST_TEMP = 80
@@ -169,7 +170,8 @@ class Start:
             for source in self.sources:
                 if source.name not in there:
                     why = log.refused().get(source.path.name, f"see {self.log_dir / 'ts_log.log'}")
-                    raise ServerError(f"TorchServe did not take {source.path.name}: {why}")
+                    what = "; ".join(filter(None, (why, remedy(why))))
+                    raise ServerError(f"TorchServe did not take {source.path.name}: {what}")
             try:
                 for model in list(management.every_version()):
                     management.wait_ready(model["modelName"], model["modelVersion"], on_progress=self.tell, log=log)

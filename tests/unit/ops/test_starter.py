@@ -55,6 +55,11 @@ def test_every_file_is_what_its_name_says(made):
     assert set(load_file(made / "model" / "net.safetensors")) == {"layer.weight", "layer.bias"}
 
 
+def test_lint_finds_nothing_in_it(made, capsys):
+    assert main(["lint", str(made)]) == 0
+    assert "error" not in capsys.readouterr().out
+
+
 def test_the_weights_are_those_that_its_training_makes(made):
     before = load_file(made / "model" / "net.safetensors")
     subprocess.run([sys.executable, "train.py"], cwd=made, check=True)

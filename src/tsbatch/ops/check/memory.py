@@ -9,11 +9,11 @@ from pathlib import Path
 import psutil
 
 KILOBYTE = 1024
-CGROUP_LIMITS = (
-    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
-    (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes")),
+CGROUPS = (
+    (Path("/sys/fs/cgroup"), "memory.max", "memory.current"),
+    (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes"),
 )
-"""A control group's limit and use, version 2 and version 1."""
+"""Where a control group says its limit and use, version 2 and version 1."""
 
 OOM_COUNTER = Path("/proc/vmstat")
 
@@ -67,15 +67,18 @@ def resident_and_peak(pid: int) -> tuple[int, int]:
 
 def available() -> int:
     """Bytes that new processes may use here: what is free, within the control group's limit."""
-    limits = (_left(limit, used) for limit, used in CGROUP_LIMITS)
-    return min([psutil.virtual_memory().available, *(left for left in limits if left is not None)])
+    groups = (_left(*group) for group in CGROUPS)
+    return min([psutil.virtual_memory().available, *(left for left in groups if left is not None)])
 
 
-def _left(limit: Path, used: Path) -> int | None:
+def _left(folder: Path, limit: str, used: str) -> int | None:
     try:
-        return int(limit.read_text()) - int(used.read_text())
+        left = int((folder / limit).read_text()) - int((folder / used).read_text())
+        figures = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
     except (OSError, ValueError):  # there is none, or it is "max"
         return None
+    # Files that were read count as used, and make room when it is needed.
+    return left + int(figures.get("total_inactive_file", figures.get("inactive_file", 0)))
 
 
 def kills() -> int | None:

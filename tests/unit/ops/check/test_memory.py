@@ -49,12 +49,12 @@ def test_where_there_is_no_proc(monkeypatch, tmp_path):
 
 
 def test_the_control_groups_limit_counts(monkeypatch, tmp_path):
-    limit, used = tmp_path / "max", tmp_path / "current"
-    monkeypatch.setattr(memory, "CGROUP_LIMITS", ((tmp_path / "none", used), (limit, used)))
-    limit.write_text("3000000\n")
-    used.write_text("1000000\n")
+    monkeypatch.setattr(memory, "CGROUPS", ((tmp_path / "none", "max", "current"), (tmp_path, "max", "current")))
+    (tmp_path / "max").write_text("3000000\n")
+    (tmp_path / "current").write_text("1500000\n")
+    (tmp_path / "memory.stat").write_text("anon 700000\ninactive_file 500000\n")
     assert memory.available() == 2_000_000
-    limit.write_text("max\n")
+    (tmp_path / "max").write_text("max\n")
     assert memory.available() > 2_000_000
 
 
