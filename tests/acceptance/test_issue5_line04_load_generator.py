@@ -31,7 +31,7 @@ from tsbatch.ops.server import Server
 TURNS: Final = 5
 SECONDS: Final = 6
 STALL, EVERY, STALLS, DELAY_MS = 1.0, 10.0, 4, 2
-RATE: Final = 200.0
+RATE: Final = 400.0
 CLIENTS: Final = 4
 
 
@@ -155,8 +155,10 @@ def test_an_open_loop_reports_the_stalls(stalling, record_property):
         found = float(np.quantile(latency, share))
         record_property(f"open_p{share * 100:g}_ms", round(found))
         record_property(f"open_p{share * 100:g}_expected_ms", round(expected))
-        assert found == pytest.approx(expected, abs=80)
-    assert np.quantile(latency, 0.5) < DELAY_MS + 2
+        assert found == pytest.approx(expected, abs=100)
+    median = float(np.quantile(latency, 0.5))
+    record_property("open_p50_ms", round(median, 1))
+    assert median < 10
     slow = float((latency > 100).mean())
     record_property("open_share_over_100_ms", round(slow, 4))
     assert slow == pytest.approx((STALL - 0.1) / EVERY, abs=0.01)
@@ -167,6 +169,7 @@ def test_a_closed_loop_hides_them(stalling, record_property):
     latency = outcome.samples.latency
     p99 = float(np.quantile(latency, 0.99))
     record_property("closed_p99_ms", round(p99, 2))
+    record_property("closed_p50_ms", round(float(np.median(latency)), 1))
     record_property("closed_max_ms", round(float(latency.max())))
     # Each client has one request on its way when a stall begins; that is all they see of it.
     expected = CLIENTS * STALLS

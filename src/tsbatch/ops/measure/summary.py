@@ -169,7 +169,8 @@ def remarks_of(runs: Sequence[Run]) -> list[str]:
     every = [remarks(run) for run in runs]
     counts = Counter(kind for one in every for kind in one)
     texts = {kind: text for one in every for kind, text in one.items()}
-    return [f"{texts[kind]} (in {count} of {len(runs)} runs)" for kind, count in counts.items()]
+    several = len(runs) > 1
+    return [texts[kind] + f" (in {count} of {len(runs)} runs)" * several for kind, count in counts.items()]
 
 
 def _busy(run: Run) -> str | None:

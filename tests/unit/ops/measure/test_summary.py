@@ -94,7 +94,8 @@ def test_a_generator_that_was_the_bottleneck_says_so(generator, kind, text):
     run = replace(make([50.0] * 1000), generator=generator)
     assert list(remarks(run)) == [kind]
     assert text in remarks(run)[kind]
-    assert combine(8.0, [run, run])["remarks"][0].endswith("(in 2 of 2 runs)")
+    assert combine(8.0, [run, run])["remarks"] == [f"{remarks(run)[kind]} (in 2 of 2 runs)"]
+    assert combine(8.0, [run])["remarks"] == [remarks(run)[kind]]
 
 
 def test_time_outs_and_short_runs_are_remarked():
