@@ -24,6 +24,9 @@ from tsbatch.ops.server import Server
 
 SHOTS = Path(__file__).parents[2] / "reports" / "report"
 WINDOWS = {"phone": (390, 844), "small phone": (320, 568), "desktop": (1280, 900)}
+PAPER_SIZE = (700, 990)
+"""CSS pixels of an A4 sheet without its margins."""
+
 HOSTILE = "a" * 120 + "</title><script>console.error(1)</script><img src='https://example.org/x.png'>"
 
 CHARTS = "[...document.querySelectorAll('svg')].map(one => one.getBoundingClientRect()).map(b => [b.width, b.height])"
@@ -94,6 +97,11 @@ def look(page, folder, name):
                 page.screenshot(SHOTS / f"{name}-{window}-{scheme}.png")
         page.run("document.querySelectorAll('details').forEach(one => one.open = true)")
         wrong += problems(page, url, width, f"{name}, {window}, unfolded")
+    width, height = PAPER_SIZE
+    page.size(width, height)
+    page.media("print", prefers_color_scheme="dark")
+    page.open(url)
+    wrong += problems(page, url, width, f"{name}, print")
     page.media()
     page.pdf(SHOTS / f"{name}.pdf")
     return wrong
