@@ -131,7 +131,15 @@ def test_figures_for_people(address, data, capsys):
     assert main(["bench", address, *words]) == 0
     told = capsys.readouterr()
     assert "m: closed loop, 2 clients" in told.out
-    for text in ("requests/s", "items/s", "goodput/s (<= 1000 ms: 100.00%)", "p99 ms", "assembly", "batches: 2.00"):
+    for text in (
+        "requests/s",
+        "items/s",
+        "goodput/s (<= 1000 ms: 100.00%)",
+        "p99 ms",
+        "assembly",
+        "batches: 2.00",
+        "2 connections opened",
+    ):
         assert text in told.out
     assert "2 clients: done in" in told.err
 

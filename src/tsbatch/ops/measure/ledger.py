@@ -35,7 +35,7 @@ class Progress:
         done: requests answered so far, good or bad; ``failed`` those that were not good.
         rate: answers a second.
         p50, p99: latency in ms; None without an answer.
-        batch, capacity: of the last answer that told its batch.
+        batch: mean size of the batches that answers told of; ``capacity`` what the last of them could hold.
     """
 
     seconds: float
@@ -75,7 +75,8 @@ class Ledger:
     _rows: array[float] = field(default_factory=lambda: array("d"))
     _lateness: array[float] = field(default_factory=lambda: array("d"))
     _recent: list[float] = field(default_factory=list)
-    _batch: tuple[float, float] = (UNKNOWN, UNKNOWN)
+    _batches: list[float] = field(default_factory=list)
+    _capacity: float | None = None
     _done: int = 0
     _failed: int = 0
     _told: float = 0.0
@@ -103,7 +104,7 @@ class Ledger:
             return
         told = read_server_timing(header(answer.head, b"server-timing"))
         if told is not NOTHING_TOLD:
-            self._batch = (told[-2], told[-1])
+            self._tell_batch(told[-2], told[-1])
         self._rows.extend((due + self.epoch, latency, answer.status, *told, items))
         self._lateness.append((begun - due) * 1000)
         self.last = max(self.last, answer.at)
@@ -114,9 +115,10 @@ class Ledger:
     def progress(self, now: float) -> Progress:
         """What happened since this was last asked."""
         recent = sorted(self._recent)
+        batches = self._batches[:]
         self._recent.clear()
+        self._batches.clear()
         since, self._told = now - (self._told or self.begin), now
-        batch, capacity = (None if value != value else value for value in self._batch)
         return Progress(
             seconds=now - self.begin,
             warm=now >= self.start,
@@ -125,9 +127,15 @@ class Ledger:
             rate=len(recent) / since if since > 0 else 0.0,
             p50=recent[len(recent) // 2] if recent else None,
             p99=recent[len(recent) * 99 // 100] if recent else None,
-            batch=batch,
-            capacity=capacity,
+            # A batch of six is told of six times.
+            batch=len(batches) / sum(1 / size for size in batches) if batches else None,
+            capacity=self._capacity,
         )
+
+    def _tell_batch(self, size: float, capacity: float) -> None:
+        if size > 0:  # not NaN
+            self._batches.append(size)
+            self._capacity = capacity
 
     def samples(self) -> Samples:
         """The requests of the measured time, in the order in which they were to be sent."""

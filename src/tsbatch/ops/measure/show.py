@@ -63,6 +63,7 @@ def show_step(step: Mapping[str, Any], runs: Sequence[Run]) -> None:
     if wastes:
         console.out.print(f"\npadding waste: {sum(wastes) / len(wastes):.1%}")
     show_workers(runs[-1])
+    show_generator(runs)
 
 
 def show_steps(steps: Sequence[Mapping[str, Any]]) -> None:
@@ -125,6 +126,16 @@ def show_workers(run: Run) -> None:
     ]
     console.out.print()
     console.table(["process", "pid", "cores", "memory MB", "private MB"], rows)
+
+
+def show_generator(runs: Sequence[Run]) -> None:
+    """What the load generator did and cost."""
+    total = {key: sum(run.generator.get(key, 0) for run in runs) for key in ("connections", "reconnects", "resent")}
+    words = [f"{total['connections']} connections opened", f"{total['reconnects']} replaced"]
+    if total["resent"]:
+        words.append(f"{total['resent']} requests sent again on another connection")
+    busiest = max(run.generator.get("cpu", 0.0) for run in runs)
+    console.out.print(f"\nload generator: {busiest:.2f} cores, {', '.join(words)}", soft_wrap=True)
 
 
 def show_errors(runs: Sequence[Run]) -> None:

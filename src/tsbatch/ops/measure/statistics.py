@@ -29,6 +29,7 @@ TIMES_IN_BLOCK: Final = 10
 BEYOND: Final = 10
 """The least number of values beyond a percentile for which its interval can be told."""
 
+RATE_PIECES: Final = 20
 GRID: Final = 1024
 
 
@@ -169,6 +170,24 @@ def mean_of_runs(values: Sequence[float]) -> Estimate:
         return Estimate(float(runs[0]))
     reach = stdtrit(len(runs) - 1, (1 + CONFIDENCE) / 2) * scaled.std(ddof=1) / np.sqrt(len(runs))
     return Estimate(*(float(back(one)) for one in (mean, mean - reach, mean + reach)))
+
+
+def rate_interval(ends: Values, seconds: float, rate: float) -> Estimate:
+    """A rate inside one run, and its interval by Student's t over equal pieces of the time.
+
+    Args:
+        ends: when each answer came, in seconds since the beginning, shape (n,).
+        seconds: how long was measured.
+        rate: answers a second.
+    """
+    pieces = min(RATE_PIECES, len(ends) // BEYOND)
+    if pieces < FEWEST_BLOCKS:
+        return Estimate(rate)
+    counts, _ = np.histogram(ends, pieces, (0.0, seconds))
+    around = mean_of_runs((counts * (pieces / seconds)).tolist())
+    assert around.low is not None
+    assert around.high is not None
+    return Estimate(rate, rate + around.low - around.value, rate + around.high - around.value)
 
 
 def latency_histogram(values: Values, bins: int = 60) -> dict[str, list[float]]:

@@ -19,6 +19,7 @@ from tsbatch.ops.measure.statistics import (
     latency_histogram,
     mean_of_runs,
     percentiles,
+    rate_interval,
 )
 
 BUSY: Final = 0.85
@@ -124,7 +125,7 @@ def combine(step: float | None, runs: Sequence[Run]) -> dict[str, Any]:
         "requests": len(parts),
         "failed": sum(run.summary["failed"] for run in runs),
         "timed_out": sum(run.summary["timed_out"] for run in runs),
-        "rate": mean_of_runs([run.summary["rate"] for run in runs]).to_json(),
+        "rate": rate_of(runs).to_json(),
         "items_rate": mean_of_runs([run.summary["items_rate"] for run in runs]).to_json(),
         "goodput": _goodputs([run.summary["goodput"] for run in runs]),
         "latency": _latencies([run.summary["latency"] for run in runs]),
@@ -132,6 +133,16 @@ def combine(step: float | None, runs: Sequence[Run]) -> dict[str, Any]:
         "batch": batch_of(parts),
         "remarks": remarks_of(runs),
     }
+
+
+def rate_of(runs: Sequence[Run]) -> Estimate:
+    """Good answers a second, typical for the runs; of a single one with the interval inside it."""
+    if len(runs) > 1:
+        return mean_of_runs([run.summary["rate"] for run in runs])
+    (run,) = runs
+    good = run.samples.where(run.samples.ok)
+    first = run.samples.sent.min() if len(run.samples) else 0.0
+    return rate_interval(good.sent - first + good.latency / 1000, run.seconds, run.summary["rate"])
 
 
 def _goodputs(found: Sequence[Mapping[str, float] | None]) -> dict[str, Any] | None:

@@ -65,7 +65,7 @@ def describe(progress: Progress) -> str:
     if progress.p50 is not None and progress.p99 is not None:
         words.append(f"P50 {progress.p50:.1f} ms, P99 {progress.p99:.1f} ms")
     if progress.batch is not None and progress.capacity is not None:
-        words.append(f"batch {progress.batch:.0f}/{progress.capacity:.0f}")
+        words.append(f"batch {progress.batch:.1f}/{progress.capacity:.0f}")
     if progress.failed:
         words.append(f"{progress.failed} failed")
     return ", ".join(words)

@@ -99,10 +99,13 @@ def test_progress_is_what_happened_since(ledger):
     told = ledger.progress(104.0)
     assert (told.seconds, told.warm, told.done, told.failed, told.rate) == (4, True, 10, 0, 2.5)
     assert (told.batch, told.capacity) == (6, 8)
+    for size in (1, 3, 3, 3):
+        ledger.note(103, 103, answer(103.1, timing=b'batch;desc="%d/4"' % size), 1)
+    assert ledger.progress(104.5).batch == pytest.approx(2), "one of 1 and one of 3"
     assert told.p50 == pytest.approx(15)
     assert told.p99 == pytest.approx(19)
     again = ledger.progress(105.0)
-    assert (again.done, again.rate, again.p50) == (10, 0, None)
+    assert (again.done, again.rate, again.p50) == (14, 0, None)
 
 
 def test_failures_of_endless_kinds_become_few(ledger):

@@ -17,6 +17,7 @@ from tsbatch.ops.measure.statistics import (
     latency_histogram,
     mean_of_runs,
     percentiles,
+    rate_interval,
 )
 
 LATENCIES = arrays.arrays(np.float64, st.integers(1, 300), elements=st.floats(0.001, 1e6))
@@ -113,6 +114,18 @@ def test_the_mean_over_runs_has_students_interval():
     assert mean_of_runs([7.0]).low is None
     low, high = stats.t.interval(0.95, 1, 0.5, stats.sem([0.0, 1.0]))
     assert (mean_of_runs([0.0, 1.0]).low, mean_of_runs([0.0, 1.0]).high) == pytest.approx((low, high))
+
+
+def test_the_rate_inside_a_run_holds_what_it_promises():
+    random = np.random.default_rng(11)
+    hits = 0
+    for _ in range(200):
+        ends = random.exponential(1 / 50, 2000).cumsum()
+        ends = ends[ends < 20]
+        figure = rate_interval(ends, 20.0, len(ends) / 20)
+        hits += figure.low <= 50 <= figure.high
+    assert 180 <= hits <= 199
+    assert rate_interval(ends[:90], 2.0, 45.0).low is None, "too few to tell"
 
 
 @given(LATENCIES)

@@ -63,7 +63,8 @@ def test_a_single_run_keeps_its_own_intervals():
     step = combine(8.0, [run])
     assert step["latency"] == run.summary["latency"]
     assert step["latency"]["p99"]["low"] < step["latency"]["p99"]["value"] < step["latency"]["p99"]["high"]
-    assert step["rate"] == {"value": 500, "low": None, "high": None}
+    assert step["rate"]["value"] == 500
+    assert step["rate"]["low"] <= 500 <= step["rate"]["high"]
 
 
 def test_repeats_have_the_interval_between_them():

@@ -92,7 +92,7 @@ def progress(**changes):
 
 
 def test_how_a_load_goes_in_words():
-    assert describe(progress()) == "10 requests/s, P50 1.0 ms, P99 2.0 ms, batch 3/8"
+    assert describe(progress()) == "10 requests/s, P50 1.0 ms, P99 2.0 ms, batch 3.0/8"
     assert describe(progress(warm=False, p50=None, batch=None, failed=2)) == "warming up, 10 requests/s, 2 failed"
 
 
