@@ -8,6 +8,7 @@ were due. Everything that happens to a request is in :meth:`Generator._handle`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -249,7 +250,9 @@ class Generator:
         return f"Authorization: Bearer {token}\r\n".encode() if token else b""
 
     def _token_changed(self) -> bool:
-        before, self._authorization = self._authorization, self._read_token()
+        before = self._authorization
+        with contextlib.suppress(ServerError):  # the key file cannot be read just now; the old token may still hold
+            self._authorization = self._read_token()
         self._counts.new_tokens += before != self._authorization
         return before != self._authorization
 

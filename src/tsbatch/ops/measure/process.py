@@ -10,7 +10,6 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Final
 
-from tsbatch.errors import TsbatchError
 from tsbatch.ops.failure import ServerError
 from tsbatch.ops.measure.arrivals import punctual_loop
 from tsbatch.ops.measure.ledger import Progress
@@ -80,7 +79,7 @@ def _work(load: Load, there: Connection) -> None:
 
     try:
         there.send(loop.run_until_complete(_generate(load, tell)))
-    except TsbatchError as error:
+    except Exception as error:  # told where somebody can read it
         there.send(error)
     finally:
         loop.close()

@@ -259,13 +259,15 @@ async def connect(address: Address, timeout: float) -> Connection:
     """A new connection.
 
     Raises:
-        OSError: the server cannot be reached.
+        OSError: the server cannot be reached, or its name is none.
         TimeoutError: not in ``timeout`` seconds.
     """
     loop = asyncio.get_running_loop()
     opening = loop.create_connection(Connection, address.host, address.port, ssl=_tls(address))
     try:
         _, connection = await asyncio.wait_for(opening, timeout)
+    except UnicodeError:
+        raise OSError(f"{address.host[:80]} is no host name") from None
     except asyncio.TimeoutError:  # another class than TimeoutError before Python 3.11
         raise TimeoutError(f"no connection in {timeout:g} s") from None
     return connection

@@ -254,6 +254,15 @@ def test_a_server_that_is_not_there():
         asyncio.run(work())
 
 
+def test_a_name_that_is_none():
+    async def work():
+        load = Load(address=Address("a" * 70, 9, False, "/"), bodies=BODIES, clients=1, seconds=60)
+        await Generator(load).run()
+
+    with pytest.raises(ServerError, match="aaa is no host name"):
+        asyncio.run(work())
+
+
 def test_one_bad_request_does_not_keep_from_measuring():
     bad = b"HTTP/1.1 400 Bad\r\nContent-Length: 0\r\n\r\n"
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -113,10 +114,25 @@ def test_the_generators_process_says_why_it_cannot():
         process.generate(load)
 
 
-def test_a_generator_that_dies_is_an_error():
-    # Its times cannot be counted, which nobody expects.
-    load = Load(address=Address("127.0.0.1", 9, False, "/"), bodies=[], clients=1)
-    with pytest.raises(ServerError, match="the load generator's process ended by itself"):
+@dataclass(frozen=True)
+class Deadly:
+    """A token that ends or fails whoever asks for it."""
+
+    how: str
+
+    def token(self, kind):
+        if self.how == "fails":
+            raise ZeroDivisionError("nobody expects this")
+        os._exit(7)
+
+
+def test_a_generator_that_dies_or_fails_is_an_error(capfd):
+    load = Load(address=Address("127.0.0.1", 9, False, "/"), bodies=[], clients=1, tokens=Deadly("fails"))
+    with pytest.raises(ZeroDivisionError, match="nobody expects this"):
+        process.generate(load)
+    assert capfd.readouterr().err == ""
+    load = replace(load, tokens=Deadly("dies"))
+    with pytest.raises(ServerError, match=r"the load generator's process ended by itself \(exit code 7\)"):
         process.generate(load)
 
 
