@@ -133,7 +133,7 @@ def show_generator(runs: Sequence[Run]) -> None:
     total = {key: sum(run.generator.get(key, 0) for run in runs) for key in ("connections", "reconnects", "resent")}
     words = [f"{total['connections']} connections opened", f"{total['reconnects']} replaced"]
     if total["resent"]:
-        words.append(f"{total['resent']} requests sent again on another connection")
+        words.append(f"{total['resent']} sent again on another connection")
     busiest = max(run.generator.get("cpu", 0.0) for run in runs)
     console.out.print(f"\nload generator: {busiest:.2f} cores, {', '.join(words)}", soft_wrap=True)
 

@@ -9,7 +9,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nab"
 
 
 @contextlib.asynccontextmanager
-async def serving(handle):
+async def serving(handle, *, tls=None):
     """The port of a server; ``handle(reader, writer)`` is called for each connection, which is closed after it."""
     under_way = set()
 
@@ -22,7 +22,7 @@ async def serving(handle):
         finally:
             writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:

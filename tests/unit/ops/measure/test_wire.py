@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import ssl
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.unit.ops.measure.support import OK, serving
 from tsbatch.errors import UsageError
+from tsbatch.ops.measure import wire
 from tsbatch.ops.measure.wire import Address, AnswerReader, connect, header
 
 BODY = b'{"a": "\r\n0\r\n\r\n"}'
@@ -160,3 +163,26 @@ def test_a_server_that_speaks_something_else():
 
     (answer,), usable = asked(serve)
     assert (answer.status, answer.reason, usable) == (0, "the answer is no HTTP/1.1", False)
+
+
+def test_an_encrypted_connection(monkeypatch):
+    # A key of nobody's, made for this test, with a certificate signed by itself.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(Path(__file__).with_name("localhost.pem"))
+
+    async def serve(reader, writer):
+        while await reader.read(4):
+            writer.write(OK)
+
+    async def work():
+        async with serving(serve, tls=context) as port:
+            connection = await connect(Address("127.0.0.1", port, True, "/"), 5)
+            answer = await connection.ask(b"GET!", 5)
+            connection.close()
+            # Elsewhere it would have to be signed by somebody known.
+            monkeypatch.setattr(wire, "HERE", frozenset())
+            with pytest.raises(OSError, match="certificate verify failed"):
+                await connect(Address("127.0.0.1", port, True, "/"), 5)
+        return answer
+
+    assert asyncio.run(work()).body == b"ab"
