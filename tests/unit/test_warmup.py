@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tsbatch import warmup
+from tsbatch.batching.choice import Choice
 from tsbatch.context import ModelContext
 from tsbatch.errors import LoadError, Unprocessable
 from tsbatch.handler import BatchHandler
@@ -61,6 +62,22 @@ def test_a_slow_model_is_not_warmed_up_for_long(tmp_path, monkeypatch, seconds, 
 
     monkeypatch.setattr(warmup.time, "perf_counter", lambda: now[0])
     assert loaded(Slow(), tmp_path).batches == batches
+
+
+@pytest.mark.parametrize("seconds, batches", [(0.1, [[1], [1, 2]]), (0.3, [[1]])])
+def test_a_big_model_that_has_proved_its_packing_is_warm(tmp_path, monkeypatch, seconds, batches):
+    now = [0.0]
+
+    class Packed(Numbers):
+        def choose_batching(self):
+            return Choice("packed", "it has run already")
+
+        def inference(self, tensors):
+            now[0] += seconds * len(tensors)
+            return tensors
+
+    monkeypatch.setattr(warmup.time, "perf_counter", lambda: now[0])
+    assert loaded(Packed(), tmp_path).batches == batches
 
 
 def test_it_can_be_switched_off(tmp_path):

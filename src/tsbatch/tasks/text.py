@@ -105,9 +105,9 @@ class TextHandler(BatchHandler):
         if not hasattr(self.model, "base_model"):
             return "not a transformers model"
         encoder = PackedEncoder(self.model)
-        # Few and short, since with a big model each pass delays the first answer; but one longer than a sliding window.
+        # Two and short, since with a big model each pass delays the first answer; but one longer than a sliding window.
         window = getattr(self.model.config, "sliding_window", None) or 0
-        reason = prove(encoder, self._made_up([4, 4, 2 * window + 7]))
+        reason = prove(encoder, self._made_up([4, 2 * window + 7]))
         if reason is None:
             encoder.on = True
         else:
