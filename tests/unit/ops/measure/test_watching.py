@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import http.server
+import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import pytest
 
 from tsbatch.errors import UsageError
 from tsbatch.ops.failure import ServerError
+from tsbatch.ops.management import Management
 from tsbatch.ops.measure import process, target
 from tsbatch.ops.measure.arrivals import Arrivals
 from tsbatch.ops.measure.data import Body
@@ -21,6 +26,7 @@ from tsbatch.ops.measure.view import View, describe
 from tsbatch.ops.measure.waste import WasteLog
 from tsbatch.ops.measure.watch import Watch
 from tsbatch.ops.measure.wire import Address
+from tsbatch.ops.tokens import FixedToken
 
 BUSY = "block = bytearray(40_000_000); print('up', flush=True)\nwhile True: block[0] = 1"
 
@@ -146,6 +152,82 @@ def test_an_address_is_a_target_and_tells_its_model(monkeypatch):
     assert target.find_target("http://host:8080/ping").model is None
     with pytest.raises(UsageError, match="is no address"):
         target.find_target("ftp://host/")
+
+
+DESCRIBED = [
+    {
+        "modelName": "m",
+        "modelVersion": "2.0",
+        "minWorkers": 2,
+        "maxWorkers": 2,
+        "batchSize": 8,
+        "maxBatchDelay": 50,
+        "responseTimeout": 60,
+        "startupTimeout": 60,
+        "workers": [{"id": "9000", "pid": 11, "status": "READY"}, {"id": "9001", "pid": 0, "status": "UNLOADING"}],
+    }
+]
+
+
+class Manager(http.server.BaseHTTPRequestHandler):
+    """Describes one model to whoever has the token."""
+
+    def do_GET(self):
+        known = {"/models/m": DESCRIBED, "/models": {"models": [{"modelName": "m", "modelUrl": "m.mar"}]}}
+        answer = known.get(self.path.partition("?")[0])
+        good = answer and self.headers["Authorization"] == "Bearer secret"
+        self.send_response(200 if good else 404)
+        self.end_headers()
+        self.wfile.write(json.dumps(answer if good else {"message": "no such model"}).encode())
+
+    def log_message(self, *words):
+        """Silence."""
+
+
+@pytest.fixture
+def management():
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Manager)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_the_server_tells_the_settings_and_workers_of_an_address(management, monkeypatch):
+    monkeypatch.setenv("TSBATCH_TOKEN", "secret")
+    found = target.find_target("http://host/predictions/m", management=management)
+    assert (found.model, found.version) == ("m", "2.0")
+    assert found.settings == {
+        "batchSize": 8,
+        "maxBatchDelay": 50,
+        "minWorkers": 2,
+        "maxWorkers": 2,
+        "responseTimeout": 60,
+        "startupTimeout": 60,
+        "workers": 1,
+    }
+    assert found.pids == {"worker 9000": 11}
+    assert target.find_target("http://host/other", management=management).settings == {}
+
+
+def test_a_model_of_a_running_instance(management, monkeypatch, tmp_path):
+    instance = SimpleNamespace(
+        management=lambda: Management(management, FixedToken("secret")),
+        inference_address="http://127.0.0.1:8080",
+        tokens=FixedToken("other"),
+        process=SimpleNamespace(pid=10),
+        log_dir=tmp_path,
+        model_store=tmp_path,
+    )
+    monkeypatch.setattr(target, "reach", {"mine": instance}.get)
+    found = target.find_target("m", instance="mine")
+    assert found.address == Address("127.0.0.1", 8080, False, "/predictions/m")
+    assert (found.tokens.token("inference"), found.log_dir) == ("other", tmp_path)
+    assert found.pids == {"worker 9000": 11, "server": 10}
+    with pytest.raises(UsageError, match="no such model; the server has: m"):
+        target.find_target("m", instance="mine", version="3.0")
 
 
 def test_the_machine_is_described():
