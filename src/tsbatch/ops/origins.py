@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import PurePosixPath
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from tsbatch.cores import usable_cores
 from tsbatch.errors import UsageError
@@ -12,6 +14,7 @@ from tsbatch.ops.instance import Instance
 from tsbatch.ops.launch import CONFIG_FILE
 from tsbatch.ops.lint.archive_file import read_archive
 from tsbatch.ops.lint.sources import Machine
+from tsbatch.ops.model_source import URL
 from tsbatch.ops.properties import ServerProperties
 
 BY_API: Final = "API (registered, scaled or reconfigured)"
@@ -26,7 +29,7 @@ def origins(instance: Instance, described: Mapping[str, Any]) -> dict[str, str]:
         instance: the server.
         described: what ``GET /models/NAME`` says of the model.
     """
-    path = instance.model_store / str(described.get("modelUrl", ""))
+    path = instance.model_store / file_name(described.get("modelUrl", ""))
     if not path.exists():
         return {}
     archive = read_archive(path, str(path), Machine())
@@ -46,3 +49,11 @@ def origins(instance: Instance, described: Mapping[str, Any]) -> dict[str, str]:
     except UsageError:
         return {}
     return {each.name: each.layer if each.value == described.get(each.name) else BY_API for each in settings}
+
+
+def file_name(model_url: str) -> str:
+    """What an archive is called in the model store; TorchServe copies there what it is given by address.
+
+    (frontend/archive/.../utils/ArchiveUtils.java: getFilenameFromUrl)
+    """
+    return PurePosixPath(urlsplit(model_url).path).name if URL.match(model_url) else model_url

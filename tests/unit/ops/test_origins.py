@@ -45,8 +45,13 @@ def test_what_files_do_not_explain_came_by_api(instance):
     assert origins(instance, {**DESCRIBED, "batchSize": 4})["batchSize"] == BY_API
 
 
+@pytest.mark.parametrize("url", ["file:///elsewhere/m", "https://host/a/m?token=1", "S3://bucket/m"])
+def test_what_came_by_address_lies_in_the_store(instance, url):
+    assert origins(instance, {**DESCRIBED, "modelUrl": url})["batchSize"] == "model-config.yaml"
+
+
 def test_without_an_archive_nothing_is_claimed(instance):
-    assert origins(instance, {**DESCRIBED, "modelUrl": "https://host/m.mar"}) == {}
+    assert origins(instance, {**DESCRIBED, "modelUrl": "https://host/other.mar"}) == {}
     (instance.model_store / "m" / "MAR-INF" / "MANIFEST.json").unlink()
     assert origins(instance, DESCRIBED) == {}
 
