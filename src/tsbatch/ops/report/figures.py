@@ -76,7 +76,7 @@ def padding(wastes: Mapping[str, float]) -> Figure | Words:
     """
     title = "Padding waste"
     if not wastes:
-        why = "Not known: only tsbatch handlers report it, into the metrics log of a server whose log folder is here."
+        why = "Not known: no batch told. tsbatch handlers do where they pad, into model_metrics.log of the log folder."
         return Words(title=title, lines=[why])
     mean = sum(wastes.values()) / len(wastes)
     bars = [(name, [100 * (1 - waste), 100 * waste]) for name, waste in wastes.items()]

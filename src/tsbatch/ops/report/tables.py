@@ -19,15 +19,15 @@ SLOWEST: Final = 100
 BY_SERVER: Final = "told by the server (GET /models), which does not say who set it"
 BY_BATCHES: Final = "seen from the batches"
 BY_KNOWN: Final = {
-    "workers": "known to the source, or seen in it",
-    "batch_size": BY_SERVER,
-    "max_batch_delay": BY_SERVER,
-    "queue_size": BY_SERVER,
-    "cores": "of the machine",
-    "free_memory": "of the machine",
-    "worker_memory": "measured in a worker",
-    "worker_cores": "measured in the workers",
-    "threads": "environment of the workers",
+    "workers": ("workers", "told by the server, or those that answered"),
+    "batch_size": ("batchSize", BY_SERVER),
+    "max_batch_delay": ("maxBatchDelay", BY_SERVER),
+    "queue_size": ("jobQueueSize", BY_SERVER),
+    "cores": ("cores", "of the machine"),
+    "free_memory": ("free memory", "of the machine"),
+    "worker_memory": ("a worker's memory", "measured"),
+    "worker_cores": ("a worker's cores while in its handler", "measured"),
+    "threads": ("a worker's threads", "its environment"),
 }
 
 
@@ -45,10 +45,13 @@ def settings_of_target(target: Mapping[str, Any]) -> Table | Words:
 def settings_of_diagnosis(diagnosis: Diagnosis) -> Table | Words:
     """What was known beside the requests, and what the requests themselves show."""
     known, evidence = diagnosis.known.to_json(), diagnosis.evidence
-    rows = [[name, _plain(name, known[name]), source] for name, source in BY_KNOWN.items() if known[name] is not None]
-    for name, seen in (("batch_size", evidence.batch_size), ("max_batch_delay", evidence.delay)):
-        if known[name] is None and seen is not None:
-            rows.append([name, seen, BY_BATCHES])
+    seen = {"batch_size": evidence.batch_size, "max_batch_delay": evidence.delay}
+    rows = []
+    for field, (name, source) in BY_KNOWN.items():
+        if known[field] is not None:
+            rows.append([name, _plain(name, known[field]), source])
+        elif seen.get(field) is not None:
+            rows.append([name, seen[field], BY_BATCHES])
     title = "Settings, and how they are known"
     if not rows:
         return Words(title=title, lines=["Nothing is known beside the requests."])
@@ -58,7 +61,7 @@ def settings_of_diagnosis(diagnosis: Diagnosis) -> Table | Words:
 def pairs(title: str, values: Mapping[str, Any]) -> Table:
     """A table of names and values; what is not known is left out."""
     rows = [[name, _plain(name, value)] for name, value in values.items() if value not in (None, [])]
-    return Table(title=title, columns=["", "value"], rows=rows)
+    return Table(title=title, columns=["what", "value"], rows=rows)
 
 
 def _plain(name: str, value: Any) -> Any:

@@ -14,6 +14,7 @@ from tsbatch.ops.diagnosis.known import Known
 from tsbatch.ops.report.of_bench import report_of_bench
 from tsbatch.ops.report.of_diagnosis import report_of_diagnosis
 from tsbatch.ops.report.page import cell, check_place, render, save
+from tsbatch.ops.report.tables import BY_BATCHES, BY_SERVER, settings_of_diagnosis, settings_of_target
 
 HOSTILE = "</title></style><script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{ 7 * 7 }}"
 RESOURCES = {"src", "srcset", "data", "poster", "action", "xlink:href"}
@@ -117,6 +118,17 @@ def test_a_hundred_thousand_requests_are_under_two_megabytes_and_the_page_says_w
     assert len(page.encode()) < 2_000_000
     found = re.search(r"(\d+) of 100000 requests: the 100 slowest", page)
     assert 400 <= int(found[1]) <= 500
+
+
+def test_settings_say_how_they_are_known():
+    samples = make_samples(400)
+    told = settings_of_diagnosis(diagnose(samples, Known(workers=2, batch_size=8, worker_memory=1_500_000_000)))
+    rows = {row[0]: row[1:] for row in told.rows}
+    assert rows["batchSize"] == [8, BY_SERVER]
+    assert rows["maxBatchDelay"][1] == BY_BATCHES
+    assert rows["a worker's memory"][0] == "1.50 GB"
+    target = {"settings": {"batchSize": 8, "minWorkers": 1}, "origins": {"batchSize": "model-config.yaml"}}
+    assert settings_of_target(target).rows == [["batchSize", 8, "model-config.yaml"], ["minWorkers", 1, BY_SERVER]]
 
 
 def test_a_diagnosis_has_its_advice_and_its_figures():
