@@ -42,6 +42,14 @@ def test_over_time_each_stretch_has_its_own_figures():
     assert [round(one.failed, 6) for one in windows] == [0, 0, 0.2]
 
 
+def test_requests_that_failed_in_the_handler_do_not_count():
+    traffic = Traffic()
+    traffic.batch([0], begun=0, left=0, handler=40)
+    traffic.batch([100], begun=100, left=100, handler=2)
+    traffic.rows[-1]["status"] = 400
+    assert split(traffic.samples()).part("handler").mean == 40
+
+
 def test_a_sample_counts_for_all():
     traffic = Traffic()
     for at in range(0, 1000, 100):
