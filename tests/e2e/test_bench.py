@@ -41,7 +41,9 @@ def test_a_model_by_its_name(server, tmp_path, capsys):
     assert np.median(samples.batch) == 8
     assert set(samples.capacity) == {8}
     explained = samples.queue + samples.assembly + samples.handler
-    assert np.mean(np.abs(samples.latency - explained) <= np.maximum(5, 0.05 * samples.latency)) >= 0.9
+    # Java is hardly warm here, and the machine may be busy; the acceptance test of the split is stricter.
+    assert np.mean(np.abs(samples.latency - explained) <= 15) >= 0.9
+    assert (explained < samples.latency + 1).all(), "no part began before its request was sent"
     assert np.median(samples.inference) == pytest.approx(timing.BATCH, abs=3)
     names = {one["name"]: one for one in run.workers}
     assert set(names) == {"server", f"worker {next(iter(names)).split()[-1]}"}
