@@ -1,7 +1,8 @@
 """Issue 4, line 4: a 2 GB model as a folder and as a stored archive, beside the stock way.
 
 The time-outs are TorchServe's own, 120 s. The memory is what the second worker holds alone after it has answered, less
-what the second worker of the same handler holds whose model has next to no weights.
+what the second worker of the same handler holds whose model has next to no weights. Linux counts a mapped file as
+private while one process alone maps it, so a lone worker seems to hold the weights in each way; the peak tells more.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ class Row:
     def text(self, weights: int) -> str:
         return (
             f"{WAYS[self.way]:<34} packed in {self.packing:5.1f} s, {self.bytes / MEGABYTE:6.0f} MB; READY after"
-            f" {self.ready:5.1f} s, first answer {self.answered:5.1f} s; private MB: first worker"
-            f" {self.first / MEGABYTE:5.0f}, second {self.second / MEGABYTE:5.0f} ({self.second / weights:6.1%} of the"
+            f" {self.ready:5.1f} s, first answer {self.answered:5.1f} s; private MB: a lone worker"
+            f" {self.first / MEGABYTE:5.0f}, a second {self.second / MEGABYTE:5.0f} ({self.second / weights:6.1%} of the"
             f" weights); peak of one worker {self.peak / MEGABYTE:5.0f} MB"
         )
 
