@@ -53,8 +53,8 @@ class Row:
         return (
             f"{WAYS[self.way]:<34} packed in {self.packing:5.1f} s, {self.bytes / MEGABYTE:6.0f} MB; READY after"
             f" {self.ready:5.1f} s, first answer {self.answered:5.1f} s; private MB: a lone worker"
-            f" {self.first / MEGABYTE:5.0f}, a second {self.second / MEGABYTE:5.0f} ({self.second / weights:6.1%} of the"
-            f" weights); peak of one worker {self.peak / MEGABYTE:5.0f} MB"
+            f" {self.first / MEGABYTE:5.0f}, a second {self.second / MEGABYTE:5.0f} ({self.second / weights:6.1%} of"
+            f" the weights); peak of one worker {self.peak / MEGABYTE:5.0f} MB"
         )
 
 
