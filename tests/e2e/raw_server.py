@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 import tempfile
 import time
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
-
-import psutil
 
 from tests.e2e.support import Answer, request
 from tsbatch.ops import launch
@@ -25,6 +24,8 @@ from tsbatch.ops.processes import end_marked
 from tsbatch.ops.properties import ServerProperties
 
 SECONDS = 60
+STARTED = "Model server started."
+"""What Java prints when all its addresses are bound."""
 ECHO = """
 class Echo:
     def initialize(self, context):
@@ -151,14 +152,10 @@ def _defaults(ports: Mapping[str, str], text: str) -> str:
     return "".join(f"{key}={value}\n" for key, value in defaults.items() if not re.search(rf"(?m)^{key}\b", text))
 
 
-def _wait(server: RawServer, process: psutil.Process | Any) -> None:
+def _wait(server: RawServer, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + SECONDS
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            server.console = server.log(launch.CONSOLE) + server.log()
-            return
-        with suppress(OSError):
-            request(server.management, "GET", "/models", timeout=2)
+    while process.poll() is None and time.monotonic() < deadline:
+        if STARTED in server.log(launch.CONSOLE):
             return
         time.sleep(0.1)
     server.console = server.log(launch.CONSOLE) + server.log()
