@@ -11,11 +11,12 @@ from tsbatch.errors import UsageError
 from tsbatch.ops import instance as instances
 from tsbatch.ops.commands_server import Json, Name, ServerUrl, is_address, target
 from tsbatch.ops.console import emit_json, progress
-from tsbatch.ops.diagnosis.diagnosis import Diagnosis
 from tsbatch.ops.diagnosis.known import Known
 from tsbatch.ops.instance import DEFAULT_NAME
 
 if TYPE_CHECKING:
+    # It takes NumPy along, which --help has no time for.
+    from tsbatch.ops.diagnosis.diagnosis import Diagnosis
     from tsbatch.ops.report.document import Report
 
 PANEL = "Measure"

@@ -42,6 +42,7 @@ SECONDS_FOR_REASON = 12
 TRIPPED = "Job.isControlCmd()"
 """In TorchServe's answer when it trips over the job that it took from a worker it ends; asked again it is fine."""
 
+MODELS = "/models"
 RESERVED = "/token"
 HERE = {"127.0.0.1", "localhost", "::1"}
 READY = "READY"
@@ -105,7 +106,7 @@ class Management:
         found: dict[str, str] = {}
         page: str | None = "0"
         while page is not None:
-            answer = self._call("GET", "/models", limit=100, next_page_token=page)
+            answer = self._call("GET", MODELS, limit=100, next_page_token=page)
             found.update((model["modelName"], model["modelUrl"]) for model in answer["models"])
             page = answer.get("nextPageToken")
         return found
@@ -150,7 +151,7 @@ class Management:
         """
         self._call(
             "POST",
-            "/models",
+            MODELS,
             seconds=None if synchronous else 600,
             url=url,
             model_name=model_name,
@@ -278,6 +279,8 @@ class Management:
             )
         if is_token_error(answer):
             return UsageError(f"the server at {self.address} does not take the management token; set TSBATCH_TOKEN")
+        if answer.status_code == httpx.codes.NOT_FOUND and answer.request.url.path == MODELS:
+            return UsageError(f"{self.address} is not TorchServe's management address: it has no {MODELS}")
         if answer.status_code == httpx.codes.NOT_FOUND:
             return ModelNotFound(f"{said}; the server has: {', '.join(sorted(self.models())) or 'no model'}")
         if answer.status_code == httpx.codes.METHOD_NOT_ALLOWED:
@@ -298,7 +301,7 @@ def last_words(log: WorkerLog, who: ModelVersion) -> Reason:
 
 def path_of(name: str, version: str | None = None) -> str:
     """The path of a model or one version of it, for names with any characters."""
-    return "/models/" + "/".join(quote(part, safe="") for part in (name, version) if part is not None)
+    return f"{MODELS}/" + "/".join(quote(part, safe="") for part in (name, version) if part is not None)
 
 
 def ready_workers(model: Mapping[str, Any]) -> int:

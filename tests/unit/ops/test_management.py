@@ -130,6 +130,11 @@ def test_errors_become_one_line(fake, api, answer, error, message):
     assert "\n" not in str(caught.value)
 
 
+def test_an_address_that_is_not_torchserves(fake, api):
+    with pytest.raises(UsageError, match="is not TorchServe's management address: it has no /models"):
+        api.models()
+
+
 def test_a_name_that_torchserve_takes_for_its_token_api(fake, api):
     fake.answer("GET", "/models/tokenizer", TOKEN_ERROR)
     with pytest.raises(UsageError, match="a name that does not begin with 'token'"):
