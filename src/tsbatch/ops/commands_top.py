@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import time
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.live import Live
@@ -16,9 +16,13 @@ from tsbatch.errors import UsageError
 from tsbatch.ops.commands_server import Name, ServerUrl, is_address, target
 from tsbatch.ops.console import emit_json, out, say, table
 from tsbatch.ops.instance import DEFAULT_NAME
-from tsbatch.ops.top import SCHEMA, LogTail, Row, Top
+
+if TYPE_CHECKING:
+    # It takes NumPy along, which --help has no time for.
+    from tsbatch.ops.top import Row, Top
 
 PANEL = "Server"
+SCHEMA = 1
 SECONDS = 2.0
 MEBIBYTE = 2**20
 COLUMNS = (
@@ -62,6 +66,7 @@ def top(
 @contextlib.contextmanager
 def _top(name: str, server: str | None, metrics: str | None) -> Iterator[Top]:
     from tsbatch.ops.diagnosis.prometheus import scrape
+    from tsbatch.ops.top import LogTail, Top
 
     with target(name, server) as (management, instance):
         if metrics is not None:

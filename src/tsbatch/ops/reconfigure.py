@@ -30,6 +30,7 @@ from tsbatch.ops.management import Management, ModelVersion
 from tsbatch.ops.manifest import MANIFEST_NAME
 from tsbatch.ops.mar_file import HASHES_NAME
 from tsbatch.ops.model_config import CONFIG_NAME, JAVA_INT_MAX, dump, read
+from tsbatch.ops.origins import file_name
 from tsbatch.ops.room import lack_of_room
 from tsbatch.workplace import unpack
 
@@ -184,7 +185,7 @@ class _Change:
                 if (folder / MANIFEST_NAME).is_file():
                     yield folder
                     return
-        archive = self.instance.model_store / self.before["modelUrl"]
+        archive = self.instance.model_store / file_name(self.before["modelUrl"])
         if archive.is_dir():
             yield archive
         elif archive.is_file():

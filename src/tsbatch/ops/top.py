@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import psutil
@@ -26,8 +26,6 @@ from tsbatch.ops.diagnosis.ts_log import LogReader
 from tsbatch.ops.management import Management, ready_workers
 from tsbatch.ops.measure.samples import WAITS
 from tsbatch.ops.worker_log import SERVER_LOG, Tail
-
-SCHEMA: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

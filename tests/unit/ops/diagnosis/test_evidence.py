@@ -61,6 +61,9 @@ def test_limits_that_the_batches_show():
     assert (found.batch_size, found.delay) == (3, 100)
     assert found.full == pytest.approx(1 / 3)
     assert found.held == 100
+    # Two batches that the log tells as one are no larger batch size.
+    full.batch([9300, 9301, 9302, 9303], begun=9300, left=9304, handler=40)
+    assert evidence_of(full.samples(), Known()).batch_size == 3
     # All of one size, and all waited: for one that never came.
     assert evidence_of(lonely(gap=0, delay=100, handler=20), Known()).batch_size is None
     assert evidence_of(lonely(gap=0, delay=100, handler=20), Known()).delay == 100
