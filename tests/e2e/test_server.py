@@ -270,6 +270,10 @@ class TestFailures:
         done = tsbatch("register", bad, *name_of(server))
         assert done.returncode == 3
         assert "loading took over 2 s (startupTimeout); set startupTimeout to at least 120" in done.stderr
+        # TorchServe starts the worker of the model that is gone once more, in vain; it is not this one's.
+        good = archive(folder, "hangs", "time.sleep(3)")
+        assert tsbatch("register", good, *name_of(server)).returncode == 0
+        assert tsbatch("unregister", "hangs", *name_of(server)).returncode == 0
 
     def test_at_the_start(self, tsbatch, folder, echo):
         bad = archive(folder, "value", FAILURES["value"][0])

@@ -8,7 +8,7 @@ It uses query parameters only: a JSON body without max_batch_delay turns batchin
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -232,8 +232,9 @@ class Management:
             if ready == wanted == len(model["workers"]):
                 tell(f"{who}: {wanted} workers READY")
                 return model
-            if log is not None and log.died(who.name, who.version):
-                raise load_failed(str(who), last_words(log, who), model)
+            ids = {str(worker.get("id")) for worker in model["workers"]}
+            if log is not None and log.died(who.name, who.version, ids):
+                raise load_failed(str(who), last_words(log, who, ids), model)
             allowed = timeout if timeout is not None else SECONDS_FOR_PROCESS + model.get("startupTimeout", 120) + 10
             if time.monotonic() - begin > allowed:
                 raise ServerError(f"the model {who} has {ready} of {wanted} workers READY after {allowed:.0f} s")
@@ -290,11 +291,11 @@ class Management:
         return ServerError(said)
 
 
-def last_words(log: WorkerLog, who: ModelVersion) -> Reason:
+def last_words(log: WorkerLog, who: ModelVersion, ids: Collection[str] | None = None) -> Reason:
     """Why a worker died, as soon as the log says it."""
     deadline = time.monotonic() + SECONDS_FOR_REASON
     time.sleep(SECONDS_FOR_LAST_WORDS)
-    while not (reason := log.reason(who.name, who.version)).certain and time.monotonic() < deadline:
+    while not (reason := log.reason(who.name, who.version, ids)).certain and time.monotonic() < deadline:
         time.sleep(SECONDS_BETWEEN_LOOKS)
     return reason
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -133,13 +133,20 @@ class WorkerLog:
             self._server.skip()
             self._model.skip()
 
-    def died(self, model: str, version: str) -> bool:
-        """Whether a worker of this model has died since this log is followed."""
-        return bool(self._dead(model, version))
+    def died(self, model: str, version: str, ids: Collection[str] | None = None) -> bool:
+        """Whether a worker of this model has died since this log is followed.
 
-    def reason(self, model: str, version: str) -> Reason:
+        Args:
+            model: the model's name.
+            version: its version.
+            ids: the workers that count, by the ids that the server describes them with; None for all. One that was
+                unregistered is started once more, in a folder that is gone by then (WorkerThread.retry).
+        """
+        return bool(self._dead(model, version, ids))
+
+    def reason(self, model: str, version: str, ids: Collection[str] | None = None) -> Reason:
         """Why it died: the error the worker reported with its place, or the last thing it said."""
-        reasons = [life.reason() for life in self._dead(model, version)] or [Life().reason()]
+        reasons = [life.reason() for life in self._dead(model, version, ids)] or [Life().reason()]
         reason = max(reasons, key=lambda reason: reason.certain)
         # A killed worker has no last word, and TorchServe keeps its exit code to itself.
         return Reason(KILLED) if not reason.certain and (kills() or 0) > (self._kills or 0) else reason
@@ -149,9 +156,10 @@ class WorkerLog:
         self._read()
         return dict(self._refused)
 
-    def _dead(self, model: str, version: str) -> list[Life]:
+    def _dead(self, model: str, version: str, ids: Collection[str] | None) -> list[Life]:
         self._read()
-        return [life for life in self._lives.get(f"{model}_{version}", {}).values() if life.died]
+        lives = self._lives.get(f"{model}_{version}", {})
+        return [life for worker, life in lives.items() if life.died and (ids is None or worker.split("-")[1] in ids)]
 
     def _read(self) -> None:
         # The death is written after the last words, so it is read before them.

@@ -21,7 +21,9 @@ TOKEN_ERROR = (400, {"code": 400, "type": "InvalidKeyException", "message": "Tok
 
 
 def described(name="m", version="1.0", *, ready=1, wanted=1, **settings):
-    workers = [{"status": "READY" if number < ready else "UNLOADING"} for number in range(wanted)]
+    workers = [
+        {"id": str(9000 + number), "status": "READY" if number < ready else "UNLOADING"} for number in range(wanted)
+    ]
     values = {"batchSize": 4, "maxBatchDelay": 50, "responseTimeout": 60, "startupTimeout": 60, **settings}
     return {"modelName": name, "modelVersion": version, "minWorkers": wanted, "workers": workers, **values}
 
@@ -212,7 +214,7 @@ def test_the_reason_is_waited_for_when_the_last_words_are_lost(tmp_path, monkeyp
     monkeypatch.setattr(module, "SECONDS_FOR_LAST_WORDS", 0)
     reasons = [Reason("without a word", certain=False), Reason("ValueError: x")]
     log = WorkerLog(tmp_path)
-    monkeypatch.setattr(log, "reason", lambda _name, _version: reasons.pop(0))
+    monkeypatch.setattr(log, "reason", lambda _name, _version, _ids: reasons.pop(0))
     assert module.last_words(log, ModelVersion("m", "1.0")) == Reason("ValueError: x")
 
 

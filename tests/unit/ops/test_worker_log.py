@@ -64,6 +64,16 @@ def test_scaling_down_is_no_death_and_other_versions_are_others(logs):
     assert not log.died("ba", "d_1.0")
 
 
+def test_workers_of_an_earlier_registration_can_be_left_out(logs):
+    folder, write = logs
+    write(SERVER, MODEL)
+    log = WorkerLog(folder)
+    assert log.died("bad", "1.0", {"9001"})
+    assert not log.died("bad", "1.0", {"9002", "900"})
+    assert log.reason("bad", "1.0", {"9001"}).text.startswith("ValueError")
+    assert not log.reason("bad", "1.0", {"9002"}).certain
+
+
 def test_what_was_there_before_can_be_left_out(logs):
     folder, write = logs
     write(SERVER, MODEL)
