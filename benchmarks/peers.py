@@ -7,8 +7,8 @@
 
 LitServe, Ray Serve, infinity-emb and BentoML each get an environment of their own in .venv-peers (the first run makes
 them) and a sweep of workers x threads x batch, and then take turns with tsbatch: with dynamic batches of 32, and at the
-best of their sweep. tsbatch runs as docs/speed.md recommends. All give the same vectors, which is checked; servers that
-have no turn are up and idle. A peer that cannot be installed or started is in the report, with the reason.
+best of their sweep, each server up for its own turn only. tsbatch runs as docs/speed.md recommends. All give the same
+vectors, which is checked. A peer that cannot be installed or started is in the report, with the reason.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -149,9 +148,11 @@ class Comparison:
                 self.miss(peer, f"cannot be installed: {error}")
 
     def sweep(self, plan: Plan) -> None:
-        """Run each setting of each peer once."""
+        """Run each setting of each peer once, but for those that an earlier sweep has."""
+        swept = {run.system for run in self.results.swept}
         for peer in list(self.programs):
-            reasons = [self.try_out(system, plan) for system in sweep(peer, usable_cores(), quick=plan.quick)]
+            settings = [one for one in sweep(peer, usable_cores(), quick=plan.quick) if one not in swept]
+            reasons = [self.try_out(system, plan) for system in settings]
             if not self.results.chosen(peer):
                 self.miss(peer, f"cannot be started: {reasons[0]}")
 
@@ -166,27 +167,26 @@ class Comparison:
         return None
 
     def take_turns(self, plan: Plan, bench: Bench) -> None:
-        """Run everybody, turn by turn."""
-        with ExitStack() as up:
-            servers: list[PeerServer | None] = [None]  # None is ours
-            for peer in self.programs:
-                servers += [server for system in self.results.chosen(peer) if (server := self.start(system, up))]
-            bench.start(RECOMMENDED)
-            for number in range(plan.turns):
-                for server in turn(servers, number):
-                    self.results.runs.append(
-                        self.run(server, plan.case, number) if server else ours(bench, plan.case, number)
-                    )
+        """Run everybody, turn by turn; each server is up for its own turn only, since some compute while idle."""
+        everybody: list[PeerSystem | None] = [None]  # None is ours
+        everybody += [system for peer in self.programs for system in self.results.chosen(peer)]
+        bench.start(RECOMMENDED)
+        for number in range(plan.turns):
+            for system in turn(everybody, number):
+                if system is None:
+                    self.results.runs.append(ours(bench, plan.case, number))
+                elif system.peer not in self.results.missing:
+                    self.take_turn(system, plan.case, number)
 
-    def start(self, system: PeerSystem, up: ExitStack) -> PeerServer | None:
-        """The system's server until ``up`` closes; None when it does not start again."""
-        self.say(f"starting {system}")
+    def take_turn(self, system: PeerSystem, case: Case, number: int) -> None:
+        """Start a peer, run it once and end it; it takes no part when it does not start again."""
         try:
-            return up.enter_context(serving(system, self.programs[system.peer], self.expected))
+            with serving(system, self.programs[system.peer], self.expected) as server:
+                self.results.runs.append(self.run(server, case, number))
         except PeerError as error:
             self.say(f"{system}: {error}")
-            self.results.missing[system.peer] = f"did not start again with {system.settings}: {error}"
-            return None
+            self.results.missing[system.peer] = f"did not run again with {system.settings}: {error}"
+            self.results.runs = [run for run in self.results.runs if not run.system or run.system.peer != system.peer]
 
     def run(self, server: PeerServer, case: Case, number: int) -> PeerRun:
         """Put the load on a peer once.
@@ -212,17 +212,32 @@ class Comparison:
         self.programs.pop(peer, None)
 
 
+def sweep_in(file: Path) -> list[PeerRun]:
+    """The sweep that an earlier run has saved."""
+    rows = json.loads(file.read_text(encoding="utf-8"))["sweep"]
+    case, system = ("corpus", "clients", "round_size", "seconds"), ("peer", "workers", "threads", "batch", "delay")
+    return [
+        PeerRun(
+            PeerSystem(**{name: row[name] for name in system}),
+            Case(**{name: row[name] for name in case}),
+            **{name: row[name] for name in ("turn", "rate", "p50", "p99")},
+        )
+        for row in rows
+    ]
+
+
 def ours(bench: Bench, case: Case, number: int) -> PeerRun:
     """Tsbatch under the load, once."""
     run = bench.run(RECOMMENDED, case, number)
     return PeerRun(None, case, number, run.rate, run.p50, run.p99)
 
 
-def measure(plan: Plan, say: Say) -> Results:
-    """All of it."""
+def measure(plan: Plan, say: Say, earlier: Sequence[PeerRun] = ()) -> Results:
+    """All of it, but for the settings in an ``earlier`` sweep."""
     texts = corpora(COUNT, minilm_tokens(model_dir()))
     comparison = Comparison(texts, say)
     comparison.install()
+    comparison.results.swept += earlier
     with end_on_signals():
         comparison.sweep(plan)
     with tempfile.TemporaryDirectory(prefix="tsbatch-peers-") as folder, Bench(Path(folder), texts, say) as bench:
@@ -291,9 +306,11 @@ def main(words: list[str]) -> int:
     """Measure, print, write; exit code 1 when a target is missed."""
     parser = options("tsbatch on TorchServe against other serving systems.")
     parser.add_argument("--quick", action="store_true", help="some minutes, to see that it works")
+    parser.add_argument("--swept", type=Path, metavar="FILE", help="what this --save file has swept is not swept again")
     chosen = parser.parse_args(words)
     os.environ["HF_HUB_OFFLINE"] = "1"
-    figures = figures_of(chosen, lambda: measure(QUICK if chosen.quick else DEFAULT, teller()).figures())
+    plan, earlier = QUICK if chosen.quick else DEFAULT, sweep_in(chosen.swept) if chosen.swept else []
+    figures = figures_of(chosen, lambda: measure(plan, teller(), earlier).figures())
     return deliver(chosen, figures, report(figures), PAGE, BEGIN, [] if chosen.quick else wanted_of(figures))
 
 

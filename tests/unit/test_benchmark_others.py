@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -125,8 +126,6 @@ def test_a_peer_has_two_targets(compared):
 
 
 def test_a_peer_that_does_not_start_again_is_missing(monkeypatch, compared):
-    from contextlib import ExitStack
-
     def serving(system, programs, expected):
         raise PeerError("no answer")
 
@@ -134,11 +133,17 @@ def test_a_peer_that_does_not_start_again_is_missing(monkeypatch, compared):
     comparison.results, comparison.programs, comparison.expected = compared, {"litserve": Path()}, []
     comparison.say = lambda message: None
     monkeypatch.setattr(peers, "serving", serving)
-    with ExitStack() as up:
-        assert comparison.start(PeerSystem("litserve", 2, 1, 32), up) is None
-    assert "LitServe took no part: it did not start again with 2 workers × 1 thread, batch 32: no answer." in (
+    comparison.take_turn(PeerSystem("litserve", 2, 1, 32), CASE, 2)
+    assert "LitServe took no part: it did not run again with 2 workers × 1 thread, batch 32: no answer." in (
         peers.report(compared.figures())
     )
+    assert {run.system for run in compared.runs} == {None}
+
+
+def test_an_earlier_sweep_is_read_again(tmp_path, compared):
+    file = tmp_path / "peers.json"
+    file.write_text(json.dumps(compared.figures()))
+    assert peers.sweep_in(file) == compared.swept
 
 
 def test_a_chunked_answer_is_whole_with_its_last_chunk():
