@@ -41,7 +41,7 @@ def unpack(archive: Path, folder: Path) -> None:
         LoadError: it is no archive, is damaged, or has an entry that would lie outside or is a link.
     """
     try:
-        if archive.name.endswith(".tar.gz"):
+        if archive.suffix != ".mar":  # as TorchServe tells them apart (archive/utils/ArchiveUtils.java)
             _unpack_tar(archive, folder)
             return
         with zipfile.ZipFile(archive) as bundle:
@@ -64,8 +64,12 @@ def _unpack_tar(archive: Path, folder: Path) -> None:
         for entry in bundle:
             _refuse_escape(archive, entry.name, link=not (entry.isfile() or entry.isdir()))
             # TorchServe drops the first folder's name (archive/utils/ZipUtils.java).
-            path, stream = folder / entry.name.partition("/")[2], bundle.extractfile(entry)
+            name, stream = entry.name.partition("/")[2], bundle.extractfile(entry)
             if stream is not None:
+                _refuse_escape(archive, name, link=False)  # m//etc/x becomes /etc/x
+                if not name:
+                    raise LoadError(f"{archive}: the entry {entry.name!r} lies in no folder; TorchServe needs one")
+                path = folder / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with path.open("wb") as target:
                     shutil.copyfileobj(stream, target)

@@ -166,8 +166,23 @@ def add_escape(archive):
     archive.addfile(tarfile.TarInfo("m/../../evil"))
 
 
+def add_absolute(archive):
+    archive.addfile(tarfile.TarInfo("m//evil"))
+
+
+def add_without_folder(archive):
+    archive.addfile(tarfile.TarInfo("handler.py"))
+
+
 @pytest.mark.parametrize(
-    "damage, message", [(add_link, "is a link"), (add_escape, "outside"), (None, "not a readable")]
+    "damage, message",
+    [
+        (add_link, "is a link"),
+        (add_escape, "outside"),
+        (add_absolute, "outside"),
+        (add_without_folder, "'handler.py' lies in no folder"),
+        (None, "not a readable"),
+    ],
 )
 def test_tars_that_must_not_be_unpacked(tmp_path, damage, message):
     path = tmp_path / "m.tar.gz"

@@ -6,13 +6,13 @@ import concurrent.futures
 import json
 import os
 import shutil
-import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 import yaml
 
+from tests.unit.ops.archives import contents
 from tsbatch.errors import UsageError
 from tsbatch.ops import appearing
 from tsbatch.ops.archive import package, plan, write, write_hashed
@@ -108,18 +108,7 @@ def test_every_format_holds_the_same(tmp_path, model, form):
     path = write(embedding(model), tmp_path / "store", form=form)
     source = ModelSource.parse(path)
     assert (source.name, source.version) == ("m", "1.0")
-    assert files_of(path) == files_of(write(embedding(model), tmp_path / "other"))
-
-
-def files_of(path):
-    if path.is_dir():
-        found = [file for file in path.rglob("*") if file.is_file()]
-        return {file.relative_to(path).as_posix(): file.read_bytes() for file in found}
-    if path.suffix == ".mar":
-        with zipfile.ZipFile(path) as archive:
-            return {name: archive.read(name) for name in archive.namelist()}
-    with tarfile.open(path) as archive:
-        return {name.partition("/")[2]: archive.extractfile(name).read() for name in archive.getnames()}
+    assert contents(path) == contents(write(embedding(model), tmp_path / "other"))
 
 
 def test_a_folder_of_links(tmp_path, model):
@@ -314,4 +303,4 @@ def test_what_was_written_is_told_though_another_has_replaced_it(tmp_path, model
     written = write_hashed(embedding(model), tmp_path / "store", form=form)
     assert not written.path.exists()
     assert (written.sha256, written.bytes) == (lone.sha256, lone.bytes)
-    assert lone.bytes == sum(len(content) for content in files_of(lone.path).values()) or form != "folder"
+    assert lone.bytes == sum(len(content) for content in contents(lone.path).values()) or form != "folder"
