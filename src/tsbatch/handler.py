@@ -71,6 +71,8 @@ class BatchHandler(torchserve.BaseHandler):
     """What an item's value must be: ``text`` (str), ``bytes`` (a file), or ``json`` (anything)."""
     item_ndim: ClassVar[int | None] = None
     """How deeply one item is nested in JSON: 0 for a string, 1 for a vector. None: a list is always several items."""
+    item_keys: ClassVar[frozenset[str]] = frozenset()
+    """Keys of a JSON object that is one item, ``question`` and ``context`` for example; with ``wants = "json"``."""
     deterministic: ClassVar[bool] = False
     """The answer depends on value and parameters alone, so that identical items may be computed once."""
     takes_engines: ClassVar[bool] = False
@@ -224,7 +226,11 @@ class BatchHandler(torchserve.BaseHandler):
             RequestError: what cannot be read; only this request gets the 4xx.
         """
         payload = read_payload(
-            request, item_ndim=self.item_ndim, wants=self.wants, max_items=self.settings.limits.items
+            request,
+            item_ndim=self.item_ndim,
+            wants=self.wants,
+            max_items=self.settings.limits.items,
+            item_keys=self.item_keys,
         )
         request.protocol, request.single = payload.protocol, payload.single
         request.parameters, request.client_id = payload.parameters, payload.client_id

@@ -49,7 +49,12 @@ class Payload:
 
 
 def read_payload(
-    request: Request, *, item_ndim: int | None = None, wants: Wants = "json", max_items: int = 64
+    request: Request,
+    *,
+    item_ndim: int | None = None,
+    wants: Wants = "json",
+    max_items: int = 64,
+    item_keys: frozenset[str] = frozenset(),
 ) -> Payload:
     """Read the items and parameters of a request.
 
@@ -62,6 +67,7 @@ def read_payload(
         wants: ``text``: values are ``str``; ``bytes``: values are ``bytes``, in JSON as base64, data URL or
             ``{"b64": ...}``; ``json``: values as parsed, rows of Open Inference tensors as NumPy arrays.
         max_items: more items than this are refused.
+        item_keys: an object of these keys is one item, and may have ``parameters`` of its own.
 
     Raises:
         BadRequest: cannot be read, or has no value.
@@ -77,12 +83,13 @@ def read_payload(
     elif isinstance(body, dict) and "instances" in body:
         items, own = _kserve(request, body)
     else:
-        value, own = _unwrap_body(body, wants) if isinstance(body, dict) else (body, NO_PARAMETERS)
+        value, own = _unwrap_body(body, wants, item_keys) if isinstance(body, dict) else (body, NO_PARAMETERS)
         single = _is_single(value, item_ndim)
         items = [value] if single else list(value)
     _check_count(items, max_items)
     unwrapped = [
-        _unwrap_item(item, position) if isinstance(item, dict) else (item, None) for position, item in enumerate(items)
+        _unwrap_item(item, position, item_keys) if isinstance(item, dict) else (item, None)
+        for position, item in enumerate(items)
     ]
     values = [_as_wanted(value, wants, position) for position, (value, _) in enumerate(unwrapped)]
     item_parameters = [mine for _, mine in unwrapped]
@@ -110,8 +117,11 @@ def _kserve(request: Request, body: dict[str, Any]) -> tuple[list[Any], Mapping[
     return body["instances"], as_object(body.get("parameters"), '"parameters"')
 
 
-def _unwrap_body(body: dict[str, Any], wants: Wants) -> tuple[Any, Mapping[str, Any]]:
+def _unwrap_body(body: dict[str, Any], wants: Wants, item_keys: frozenset[str]) -> tuple[Any, Mapping[str, Any]]:
     """The value and the parameters of a plain JSON object."""
+    if _is_item(body, item_keys):
+        item = {key: value for key, value in body.items() if key not in _TOP_KEYS}
+        return item, as_object(body.get("parameters"), '"parameters"')
     found = [key for key in VALUE_KEYS if key in body]
     if not found:
         own_value = body.keys() - _TOP_KEYS if wants == "json" else "b64" in body
@@ -122,6 +132,12 @@ def _unwrap_body(body: dict[str, Any], wants: Wants) -> tuple[Any, Mapping[str, 
         raise BadRequest(f"the JSON object has more than one value: {list_names(found)}", expected="one of these keys")
     _check_keys(body, found[0], _TOP_KEYS)
     return body[found[0]], as_object(body.get("parameters"), '"parameters"')
+
+
+def _is_item(found: dict[str, Any], item_keys: frozenset[str]) -> bool:
+    """Whether an object is one item of several keys, and no object around a value."""
+    own = found.keys() - _TOP_KEYS
+    return own <= item_keys and not own <= set(VALUE_KEYS)
 
 
 def _no_value_key(body: dict[str, Any]) -> BadRequest:
@@ -167,8 +183,13 @@ def _check_count(items: list[Any], max_items: int) -> None:
         raise PayloadTooLarge(message, expected=f"{max_items} items or fewer; send the rest in another request")
 
 
-def _unwrap_item(item: dict[str, Any], position: int) -> tuple[Any, Mapping[str, Any] | None]:
+def _unwrap_item(
+    item: dict[str, Any], position: int, item_keys: frozenset[str]
+) -> tuple[Any, Mapping[str, Any] | None]:
     """An item that is an object around its value, and its own parameters; any other object is the value."""
+    if "parameters" in item and _is_item(item, item_keys):
+        value = {key: part for key, part in item.items() if key not in _TOP_KEYS}
+        return value, as_object(item["parameters"], f'"parameters" of item {position}')
     if len(item) > 2:
         return item, None
     for key in VALUE_KEYS:

@@ -307,3 +307,28 @@ def test_many_or_long_wrong_keys_cost_next_to_nothing(body):
         texts(raw(body, JSON))
     assert time.process_time() - started < 0.3
     assert len(caught.value.message) < 400
+
+
+PAIR = frozenset({"text", "text_pair"})
+
+
+@pytest.mark.parametrize(
+    "body, values, parameters, single",
+    [
+        ({"text": "a", "text_pair": "b"}, [{"text": "a", "text_pair": "b"}], {}, True),
+        ({"text": "a", "text_pair": "b", "parameters": {"k": 1}}, [{"text": "a", "text_pair": "b"}], {"k": 1}, True),
+        ({"text": ["a", "b"]}, ["a", "b"], {}, False),
+        ({"inputs": {"text": "a", "text_pair": "b"}}, [{"text": "a", "text_pair": "b"}], {}, True),
+        ([{"text": "a", "text_pair": "b"}, "c"], [{"text": "a", "text_pair": "b"}, "c"], {}, False),
+        ({"instances": [{"text": "a", "text_pair": "b"}]}, [{"text": "a", "text_pair": "b"}], {}, False),
+    ],
+)
+def test_an_object_of_item_keys_is_one_item(body, values, parameters, single):
+    payload = read_payload(Request.of(body), item_keys=PAIR)
+    assert (payload.values, dict(payload.parameters), payload.single) == (values, parameters, single)
+
+
+def test_an_object_of_item_keys_may_have_parameters_of_its_own():
+    payload = read_payload(Request.of([{"text": "a", "text_pair": "b", "parameters": {"k": 1}}]), item_keys=PAIR)
+    assert payload.values == [{"text": "a", "text_pair": "b"}]
+    assert payload.item_parameters == [{"k": 1}]

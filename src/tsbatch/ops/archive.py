@@ -25,6 +25,7 @@ from tsbatch.ops.mar_file import Format, OnBytes, Reading, file_name, sha256_of,
 from tsbatch.ops.model_config import CONFIG_NAME, ModelConfig, complete, dump, overruled, read
 from tsbatch.ops.model_files import model_files, serialized_name
 from tsbatch.ops.requirements import add_requirements
+from tsbatch.ops.tasks import needs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,14 +161,16 @@ def _entry(task: str | None, handler: Path | None, model_file: Path | None) -> P
     if (task is None) == (handler is None):
         raise UsageError("give either --task, for a ready-made handler, or --handler, for your own")
     if task:
-        if model_file:
+        if model_file and needs(task).transformers:
             raise UsageError(f"--model-file {model_file}: --task {task} knows its model's class; leave one of them out")
-        return entry_file(task)
-    assert handler is not None
-    check_own(handler)
+        entry = entry_file(task)
+    else:
+        assert handler is not None
+        check_own(handler)
+        entry = handler
     if model_file:
         check_model_file(model_file)
-    return handler
+    return entry
 
 
 def write(

@@ -19,7 +19,8 @@ from tsbatch._version import __version__
 from tsbatch.errors import UsageError
 from tsbatch.ops.archive import Archive
 from tsbatch.ops.contents import Contents
-from tsbatch.ops.model_folder import TEXT_TASKS, clutter, walk
+from tsbatch.ops.model_folder import clutter, walk
+from tsbatch.ops.tasks import needs
 
 NEEDED = ("numpy", "orjson", "pydantic", "PyYAML", "safetensors", *(("tomli",) if sys.version_info < (3, 11) else ()))
 """What tsbatch's worker side imports, beside torch."""
@@ -56,8 +57,9 @@ def with_bundle(archive: Archive) -> Archive:
 
 
 def _packages(section: Mapping[str, Any]) -> list[Distribution]:
-    absent = WITH_TRANSFORMERS if section.get("task") in TEXT_TASKS else frozenset()
-    roots = [*NEEDED, *_of_engine(section.get("engine", "eager"))]
+    wanted = needs(section.get("task"))
+    absent = WITH_TRANSFORMERS if wanted.transformers else frozenset()
+    roots = [*NEEDED, *wanted.packages, *_of_engine(section.get("engine", "eager"))]
     return _with_their_needs([root for root in roots if _canonical(root) not in absent], SERVERS_OWN | absent)
 
 

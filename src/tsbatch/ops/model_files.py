@@ -9,6 +9,7 @@ from pathlib import Path
 from tsbatch.errors import UsageError
 from tsbatch.models.kinds import STATE_DICTS
 from tsbatch.ops import model_folder
+from tsbatch.ops.tasks import needs
 
 
 def model_files(model: Path | None, task: str | None) -> tuple[dict[str, Path], list[str]]:
@@ -37,7 +38,7 @@ def model_files(model: Path | None, task: str | None) -> tuple[dict[str, Path], 
 def _single_file(model: Path | None, task: str | None) -> dict[str, Path]:
     if model is not None and not model.exists():
         raise UsageError(f"--model {model}: no such folder")
-    if task:
+    if task and needs(task).transformers:
         got = f"{model} is a file" if model else "--model is missing"
         raise UsageError(f"{got}; --task {task} needs --model FOLDER, as save_pretrained() writes it")
     if model is None:

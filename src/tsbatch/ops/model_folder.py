@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
 from tsbatch.errors import UsageError
+from tsbatch.ops.tasks import needs
 
 OTHER_FRAMEWORKS = (
     "pytorch_model*.bin",
@@ -48,7 +49,8 @@ TOKENIZER_FILES = (
     "bpe.codes",
 )
 
-TEXT_TASKS = frozenset({"text-embedding"})
+PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
+"""Of transformers 4 and 5."""
 
 
 def walk(folder: Path) -> dict[str, Path]:
@@ -122,8 +124,11 @@ def check_transformers(folder: Path, names: Mapping[str, Path], task: str) -> No
         task: a ready-made task.
 
     Raises:
-        UsageError: config.json, weights, one of the weights' shards, or the tokenizer is missing.
+        UsageError: config.json, weights, one of the weights' shards, the tokenizer or the processor is missing.
     """
+    wanted = needs(task)
+    if not wanted.transformers:
+        return
     if "config.json" not in names:
         raise UsageError(
             f"{folder}: no config.json{_old_layout(names)}; --task {task} needs a transformers folder: config.json,"
@@ -131,10 +136,15 @@ def check_transformers(folder: Path, names: Mapping[str, Path], task: str) -> No
             " write them"
         )
     _check_weights(folder, names)
-    if task in TEXT_TASKS and names.keys().isdisjoint(TOKENIZER_FILES):
+    if wanted.tokenizer and names.keys().isdisjoint(TOKENIZER_FILES):
         raise UsageError(
             f"{folder}: no tokenizer; --task {task} needs tokenizer.json, or one of "
             f"{', '.join(TOKENIZER_FILES[1:])}; tokenizer.save_pretrained() writes them"
+        )
+    if wanted.processor and names.keys().isdisjoint(PROCESSOR_FILES):
+        raise UsageError(
+            f"{folder}: no preprocessor_config.json; --task {task} needs it beside the model; "
+            "processor.save_pretrained() writes it"
         )
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from tsbatch._version import __version__
 from tsbatch.ops.contents import Contents
-from tsbatch.ops.model_folder import TEXT_TASKS
+from tsbatch.ops.tasks import needs
 
 REQUIREMENTS_NAME = "requirements.txt"
 EXTRAS_OF_ENGINES = {"onnxruntime": "onnx", "openvino": "openvino"}
@@ -44,7 +44,8 @@ def add_requirements(
 
 
 def _extras(section: MutableMapping[str, Any]) -> str:
-    names = ["transformers"] if section.get("task") in TEXT_TASKS else []
+    wanted = needs(section.get("task"))
+    names = [*(["transformers"] if wanted.transformers else []), *([wanted.extra] if wanted.extra else [])]
     if (engine := section.get("engine")) in EXTRAS_OF_ENGINES:
         names.append(EXTRAS_OF_ENGINES[engine])
     return f"[{','.join(names)}]" if names else ""

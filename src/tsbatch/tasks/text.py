@@ -6,9 +6,7 @@ Texts become arrays of token ids in one call of the tokenizer for the whole batc
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -16,10 +14,9 @@ import torch
 
 from tsbatch.batching.choice import Choice
 from tsbatch.errors import LoadError, PayloadTooLarge, SettingsError
-from tsbatch.handler import BatchHandler
-from tsbatch.models.engines import Engine, Source, export_engine, start_engine
 from tsbatch.models.packing import PackedEncoder, prove
-from tsbatch.settings import Dtype
+from tsbatch.tasks.pretrained import PretrainedHandler
+from tsbatch.tasks.tokens import Ids, Tokens, pad
 
 UNLIMITED = 1_000_000
 """A tokenizer without a limit has a model_max_length of 1e30; over this it counts as none."""
@@ -30,7 +27,7 @@ EXAMPLES = (
 )
 
 
-class TextHandler(BatchHandler):
+class TextHandler(PretrainedHandler):
     """Base of the text tasks: tokenizer, token ids as features, padding in ``collate``."""
 
     wants: ClassVar[Literal["text", "bytes", "json"]] = "text"
@@ -46,36 +43,12 @@ class TextHandler(BatchHandler):
         """
         from transformers import AutoTokenizer
 
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(
-                self.model_dir, trust_remote_code=self.settings.trust_remote_code, local_files_only=True
-            )
-        except Exception as error:  # transformers raises many kinds
-            raise LoadError(f"the tokenizer cannot be loaded from the archive: {_first_line(error)}") from error
+        tokenizer = self.from_folder("tokenizer", AutoTokenizer)
         # transformers 5 makes up an empty vocabulary where the files are missing, and every word is then unknown.
         files = sorted(set(tokenizer.vocab_files_names.values()))
         if files and not any((self.model_dir / file).is_file() for file in files):
             raise LoadError(f"the tokenizer cannot be loaded: the archive has none of {', '.join(files)}")
         return tokenizer
-
-    def load_pretrained(self, auto_class: Any) -> Any:
-        """The model of the folder through one of transformers' Auto classes, memory-mapped where safetensors allow.
-
-        Raises:
-            LoadError: what transformers said, in one line.
-        """
-        from transformers.utils import logging as transformers_logging
-
-        if not (self.model_dir / "config.json").is_file():
-            raise LoadError("config.json: no such file in the archive; pack a folder saved by save_pretrained")
-        transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # a worker's stderr is a log
-        try:
-            model = auto_class.from_pretrained(
-                self.model_dir, trust_remote_code=self.settings.trust_remote_code, local_files_only=True
-            )
-        except Exception as error:  # transformers raises many kinds
-            raise LoadError(f"the model cannot be loaded from the archive: {_first_line(error)}") from error
-        return model.to(self.device)
 
     def examples(self) -> Sequence[Any]:
         """Texts of the lengths that clients send."""
@@ -114,26 +87,9 @@ class TextHandler(BatchHandler):
             encoder.remove()
         return reason
 
-    def start_engine(self) -> None:
-        """The engine in place of ``self.model.forward``.
-
-        Raises:
-            LoadError: it said no, in one line.
-        """
-        start_engine(self.engine, self._engine_source(self.model_dir, self.settings.dtype))
-
-    def export_engine(self, engine: Engine, folder: Path, dtype: Dtype) -> None:
-        """Have ``engine`` write what it needs in an archive into the empty ``folder``.
-
-        Not on a packed handler: exporters cannot follow what packing does in Python.
-
-        Raises:
-            LoadError: it said no, in one line.
-        """
-        export_engine(engine, self._engine_source(folder, dtype))
-
-    def _engine_source(self, folder: Path, dtype: Dtype) -> Source:
-        return Source(self.model, self._made_up([7, 3, 5]), folder, dtype)
+    def engine_batch(self) -> Mapping[str, torch.Tensor]:
+        """Token sequences of three lengths."""
+        return self._made_up([7, 3, 5])
 
     def _made_up(self, wanted: Sequence[int]) -> dict[str, torch.Tensor]:
         """A micro-batch of token sequences of these lengths, but none over the model's limit."""
@@ -155,7 +111,7 @@ class TextHandler(BatchHandler):
             raise PayloadTooLarge(f"the text has {len(value):,} characters, over the limit of {limit:,}")
         return value
 
-    def tokenize(self, texts: Sequence[str], max_length: int) -> tuple[list[np.ndarray[Any, Any]], list[int]]:
+    def tokenize(self, texts: Sequence[str], max_length: int) -> tuple[list[Ids], list[int]]:
         """Token ids of each text, cut at ``max_length``, and how many tokens each would have had uncut."""
         ids = self._ids(texts)
         counts = [len(row) for row in ids]
@@ -165,6 +121,39 @@ class TextHandler(BatchHandler):
             for place, row in zip(long, cut, strict=True):
                 ids[place] = row
         return [np.asarray(row, dtype=np.int64) for row in ids], counts
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        pairs: Sequence[str] | None = None,
+        *,
+        max_length: int | None = None,
+        truncation: str | bool = True,
+    ) -> list[Tokens]:
+        """Texts, or pairs of texts, as the model takes them, in one call of the tokenizer.
+
+        Args:
+            texts: the texts, or the first of each pair.
+            pairs: the second of each pair.
+            max_length: tokens to cut at, special ones included; None for :meth:`token_limit`.
+            truncation: which text of a pair is cut: True: the longest first; ``only_first``; ``only_second``; False.
+
+        Returns:
+            One entry a text or pair, with token types where the tokenizer makes them.
+        """
+        typed = "token_type_ids" in self.tokenizer.model_input_names
+        encoded = self.tokenizer(
+            list(texts),
+            None if pairs is None else list(pairs),
+            truncation=truncation,
+            max_length=max_length or self.token_limit(),
+            return_attention_mask=False,
+            return_token_type_ids=typed,
+            verbose=False,
+        )
+        ids = [np.asarray(row, dtype=np.int64) for row in encoded["input_ids"]]
+        types = [np.asarray(row, dtype=np.int64) for row in encoded["token_type_ids"]] if typed else [None] * len(ids)
+        return [Tokens(row, kind) for row, kind in zip(ids, types, strict=True)]
 
     def _ids(self, texts: Sequence[str], **options: Any) -> list[list[int]]:
         encoded = self.tokenizer(
@@ -189,31 +178,10 @@ class TextHandler(BatchHandler):
         """Tokens of each feature."""
         return [len(feature) for feature in features]
 
-    def collate(self, features: Sequence[Any]) -> dict[str, torch.Tensor]:
-        """Token ids of shape (n, longest) padded on the right, with their attention mask."""
-        counts = np.fromiter((len(feature) for feature in features), dtype=np.int64, count=len(features))
-        ids = np.full((len(features), int(counts.max())), self.tokenizer.pad_token_id or 0, dtype=np.int64)
-        for row, feature in zip(ids, features, strict=True):
-            row[: len(feature)] = feature
-        mask = np.arange(ids.shape[1]) < counts[:, None]
-        return {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask.astype(np.int64))}
-
-
-def read_json(path: Path) -> Mapping[str, Any] | list[Any] | None:
-    """A JSON file of the model folder, or None when it is not there.
-
-    Raises:
-        LoadError: it is there and broken.
-    """
-    if not path.is_file():
-        return None
-    try:
-        loaded: Mapping[str, Any] | list[Any] = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise LoadError(f"{path.name}: broken JSON: {error}") from None
-    return loaded
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"
+    def collate(self, features: Sequence[Tokens | Ids]) -> dict[str, torch.Tensor]:
+        """Token ids of shape (n, longest) padded on the right, with their attention mask, and token types."""
+        return pad(
+            features,
+            padding=self.tokenizer.pad_token_id or 0,
+            type_padding=getattr(self.tokenizer, "pad_token_type_id", 0),
+        )

@@ -57,6 +57,19 @@ class EmbeddingParameters(Section):
 class TextEmbeddingHandler(TextHandler):
     """Embeds texts. See the module for input, output and parameters."""
 
+    task: ClassVar[str] = "text-embedding"
+    input_schema: ClassVar[Any] = {"type": "string"}
+    output_schema: ClassVar[Any] = {
+        "type": "object",
+        "required": ["embedding"],
+        "properties": {
+            "embedding": {"type": "array", "items": {"type": "number"}},
+            "truncated": {
+                "type": "object",
+                "properties": {"tokens": {"type": "integer"}, "kept": {"type": "integer"}},
+            },
+        },
+    }
     parameters_class: ClassVar[Any] = EmbeddingParameters
     settings_class: ClassVar[Any] = EmbeddingOptions
     head: Head
@@ -135,13 +148,11 @@ class TextEmbeddingHandler(TextHandler):
         """What the task takes and gives, and how this model is set."""
         return {
             **super().describe_handle(),
-            "task": "text-embedding",
             "max_length": self.max_length,
             "pooling": list(self.head.poolings),
             "normalize": self.head.normalize,
             "prompts": sorted(self._prefixes),
             "poolings_known": sorted(POOLINGS),
-            "parameters": EmbeddingParameters.model_json_schema()["properties"],
         }
 
     def _prefix(self, wish: EmbeddingParameters) -> str:

@@ -126,3 +126,15 @@ def test_missing_shards_are_named(tmp_path):
     index.write_text("[]", encoding="utf-8")
     with pytest.raises(UsageError, match="not an index of weights"):
         check_transformers(tmp_path, files, "text-embedding")
+
+
+def test_a_task_with_a_processor_needs_its_file(tmp_path):
+    with pytest.raises(UsageError, match=r"no preprocessor_config\.json; --task object-detection needs it"):
+        check_transformers(tmp_path, make(tmp_path, "config.json", "model.safetensors"), "object-detection")
+    for name in ("preprocessor_config.json", "processor_config.json"):
+        files = make(tmp_path, "config.json", "model.safetensors", name)
+        check_transformers(tmp_path, files, "object-detection")
+
+
+def test_a_task_on_any_model_takes_a_folder_without_transformers_files(tmp_path):
+    check_transformers(tmp_path, make(tmp_path, "model.pt"), "tensor")

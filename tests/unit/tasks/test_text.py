@@ -9,7 +9,8 @@ import torch
 from tests.tiny import save_encoder, save_tokenizer
 from tsbatch.context import ModelContext
 from tsbatch.errors import LoadError, PayloadTooLarge
-from tsbatch.tasks.text import TextHandler, read_json
+from tsbatch.tasks.task import read_json
+from tsbatch.tasks.text import TextHandler
 
 
 class Encoder(TextHandler):

@@ -1,0 +1,61 @@
+"""What every ready-made task tells about itself, and the small readers that tasks share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from tsbatch.errors import LoadError
+from tsbatch.handler import BatchHandler
+
+
+class TaskHandler(BatchHandler):
+    """Base of the ready-made tasks: a name, and schemas for what goes in and comes out of one item."""
+
+    task: ClassVar[str]
+    """As in ``tsbatch package --task``."""
+    input_schema: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    """JSON Schema of one item."""
+    output_schema: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    """JSON Schema of one item's result."""
+
+    def labels(self) -> list[str] | None:
+        """The names of the model's classes, in the order of its outputs; None when it has none."""
+        return None
+
+    def describe_handle(self) -> dict[str, Any]:
+        """What the task takes and gives, and how this model is set."""
+        told = {
+            **super().describe_handle(),
+            "task": self.task,
+            "input": dict(self.input_schema),
+            "output": dict(self.output_schema),
+        }
+        if self.parameters_class is not None:
+            told["parameters"] = self.parameters_class.model_json_schema().get("properties", {})
+        labels = self.labels()
+        return told if labels is None else {**told, "labels": labels}
+
+
+def read_json(path: Path) -> Mapping[str, Any] | list[Any] | None:
+    """A JSON file of the model folder, or None when it is not there.
+
+    Raises:
+        LoadError: it is there and broken.
+    """
+    if not path.is_file():
+        return None
+    try:
+        loaded: Mapping[str, Any] | list[Any] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise LoadError(f"{path.name}: broken JSON: {error}") from None
+    return loaded
+
+
+def first_line(error: BaseException) -> str:
+    """What a library said, in one line."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"
