@@ -33,7 +33,7 @@ def report(figures: Mapping[str, Any]) -> str:
 
 
 def _system(run: Mapping[str, Any]) -> System:
-    return System(**{name: run[name] for name in ("kind", "workers", "threads", "batch", "delay")})
+    return System(**{name: run[name] for name in ("kind", "workers", "threads", "batch", "delay", "engine")})
 
 
 def _sweep(runs: Rows) -> str:

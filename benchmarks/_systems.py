@@ -8,14 +8,15 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from tsbatch.ops.archive import package
+from tsbatch.ops.archive import package, plan, write
+from tsbatch.ops.engine_choice import with_engine
 from tsbatch.ops.model_config import ModelConfig
 
 HANDLERS: Final = Path(__file__).resolve().parent / "handlers"
 Size = Literal["one", "small", "large"]
 Kind = Literal["tsbatch", "one_by_one", "example_style", "padded"]
 KINDS: Final[dict[Kind, str]] = {
-    "tsbatch": "tsbatch, packed",
+    "tsbatch": "tsbatch",
     "one_by_one": "one by one",
     "example_style": "the example's style (padded to 150)",
     "padded": "padded to the longest",
@@ -32,6 +33,7 @@ class System:
         threads: torch threads of each; None for what happens when nobody sets them.
         batch: batchSize.
         delay: maxBatchDelay in ms.
+        engine: what computes; only tsbatch has a choice.
     """
 
     kind: Kind
@@ -39,20 +41,23 @@ class System:
     threads: int | None = None
     batch: int = 1
     delay: int = 5
+    engine: str = "eager"
 
     @property
     def name(self) -> str:
         """As a model's name."""
         threads = "x" if self.threads is None else self.threads
-        return f"{self.kind}-w{self.workers}-t{threads}-b{self.batch}-d{self.delay}"
+        engine = "" if self.engine == "eager" else f"-{self.engine}"
+        return f"{self.kind}-w{self.workers}-t{threads}-b{self.batch}-d{self.delay}{engine}"
 
     @property
     def settings(self) -> str:
-        """As ``2 workers x 1 thread, batch 16, delay 5 ms``."""
+        """As ``2 workers x 1 thread, batch 16, delay 5 ms, openvino``."""
         workers = "1 worker" if self.workers == 1 else f"{self.workers} workers"
         threads = "default threads" if self.threads is None else f"{self.threads} thread{'s' * (self.threads > 1)}"
         delay = f", delay {self.delay} ms" if self.batch > 1 else ""
-        return f"{workers} × {threads}, batch {self.batch}{delay}"
+        engine = f", {self.engine}" if self.kind == "tsbatch" else ""
+        return f"{workers} × {threads}, batch {self.batch}{delay}{engine}"
 
     def __str__(self) -> str:
         return f"{KINDS[self.kind]}: {self.settings}"
@@ -65,20 +70,27 @@ class System:
             "max_batch_delay": self.delay,
             "response_timeout": 600,
         }
-        common: dict[str, Any] = {"name": self.name, "model_dir": model_dir(), "output_dir": folder}
         if self.kind == "tsbatch":
             # Every text of a run is another one, so nothing is lost; but nobody should have to believe that.
             alone = {"tsbatch": {"batching": {"deduplicate": False}}}
             config = ModelConfig(**numbers, threads=self.threads, base=alone)
-            return package(**common, task="text-embedding", config=config)
+            planned = plan(name=self.name, model=model_dir(), task="text-embedding", config=config)
+            if self.engine == "eager":
+                return write(planned, folder)
+            with with_engine(planned, self.engine, say=lambda _: None) as (archive, _):
+                return write(archive, folder)
         own = {"handler": {"threads": self.threads}} if self.threads else {}
         config = ModelConfig(**numbers, base=own)
         handler = HANDLERS / f"{self.kind}.py"
+        common: dict[str, Any] = {"name": self.name, "model_dir": model_dir(), "output_dir": folder}
         return package(**common, handler=handler, extra=[HANDLERS / "competitor.py"], config=config)
 
 
-RECOMMENDED: Final = System("tsbatch", workers=2, batch=16)
-"""What docs/speed.md tells people with two cores to set; threads are left to tsbatch."""
+RECOMMENDED: Final = System("tsbatch", workers=2, batch=16, engine="openvino")
+"""What docs/speed.md tells people with two cores to set: threads are left to tsbatch, the engine is the one that
+``tsbatch package --engine auto`` takes there (docs/engines.md)."""
+EAGER: Final = replace(RECOMMENDED, engine="eager")
+"""The same without another package than PyTorch: packed."""
 ONE_WORKER: Final = replace(RECOMMENDED, workers=1)
 ALONE: Final = System("one_by_one")
 EIGHT: Final = System("one_by_one", batch=8)
@@ -90,15 +102,16 @@ PADDED_32: Final = System("padded", batch=32)
 def sweep(kind: Kind, cores: int, size: Size) -> list[System]:
     """The settings out of which each kind gets its best: workers and threads by batch size."""
     if size == "one":
-        return [System(kind, cores, 1, 8)]
+        return [System(kind, cores, 1, 8, engine=RECOMMENDED.engine if kind == "tsbatch" else "eager")]
     shares = [(1, cores), (cores, 1)] if cores > 1 else [(1, 1)]
-    batches: tuple[int, ...] = {"tsbatch": (8, 16, 32), "one_by_one": (1, 8)}.get(kind, (8, 32))
+    batches: tuple[int, ...] = {"tsbatch": (16,), "one_by_one": (1, 8)}.get(kind, (8, 32))
     delays: tuple[int, ...] = (5,)
     if size == "large":
         batches, delays = (*((1,) if kind == "one_by_one" else ()), 4, 8, 16, 32, 64), (1, 5, 20, 100)
+    engines = (RECOMMENDED.engine, "eager") if kind == "tsbatch" else ("eager",)
     return [
-        System(kind, workers, threads, batch, delay)
-        for (workers, threads), batch, delay in product(shares, batches, delays)
+        System(kind, workers, threads, batch, delay, engine)
+        for engine, (workers, threads), batch, delay in product(engines, shares, batches, delays)
         if batch > 1 or delay == delays[0]
     ]
 

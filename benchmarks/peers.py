@@ -179,14 +179,19 @@ class Comparison:
                     self.take_turn(system, plan.case, number)
 
     def take_turn(self, system: PeerSystem, case: Case, number: int) -> None:
-        """Start a peer, run it once and end it; it takes no part when it does not start again."""
+        """Start a peer, run it once and end it; it takes no part when that fails twice."""
+        if self._failed(system, case, number) and (why := self._failed(system, case, number)):
+            self.results.missing[system.peer] = f"failed twice with {system.settings}: {why}"
+            self.results.runs = [run for run in self.results.runs if not run.system or run.system.peer != system.peer]
+
+    def _failed(self, system: PeerSystem, case: Case, number: int) -> str | None:
         try:
             with serving(system, self.programs[system.peer], self.expected) as server:
                 self.results.runs.append(self.run(server, case, number))
         except PeerError as error:
             self.say(f"{system}: {error}")
-            self.results.missing[system.peer] = f"did not run again with {system.settings}: {error}"
-            self.results.runs = [run for run in self.results.runs if not run.system or run.system.peer != system.peer]
+            return str(error)
+        return None
 
     def run(self, server: PeerServer, case: Case, number: int) -> PeerRun:
         """Put the load on a peer once.

@@ -29,6 +29,7 @@ from _ratios import turn
 from _serving_report import BEGIN, draw, report, wanted_of
 from _systems import (
     ALONE,
+    EAGER,
     EIGHT,
     EXPERT,
     KINDS,
@@ -138,7 +139,7 @@ def find_best(bench: Bench, plan: Plan, results: Results, kinds: Sequence[Kind])
 
 def systems(best: dict[Kind, System]) -> list[System]:
     """Those that take turns: ours as the docs recommend it, the best of the others, and what people have."""
-    fixed = [RECOMMENDED, ONE_WORKER, EXPERT, ALONE, EIGHT, NOTHING_SET, PADDED_32]
+    fixed = [RECOMMENDED, EAGER, ONE_WORKER, EXPERT, ALONE, EIGHT, NOTHING_SET, PADDED_32]
     return list(dict.fromkeys([*fixed, *(system for kind, system in best.items() if kind != "tsbatch")]))
 
 
@@ -146,7 +147,7 @@ def take_turns(bench: Bench, plan: Plan, results: Results, say: Callable[[str], 
     """Run everybody under every load, turn by turn, the model in process among them."""
     everybody = systems(results.best)
     few = list(
-        dict.fromkeys([RECOMMENDED, EXPERT, *(results.best[kind] for kind in results.best if kind != "tsbatch")])
+        dict.fromkeys([RECOMMENDED, EAGER, EXPERT, *(results.best[kind] for kind in results.best if kind != "tsbatch")])
     )
     for system in everybody:
         bench.start(system)

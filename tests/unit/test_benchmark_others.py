@@ -112,7 +112,7 @@ def test_the_tables_name_who_is_missing(compared):
     report = peers.report(compared.figures())
     assert "infinity-emb took no part: it cannot be installed: no such package." in report
     assert "| LitServe | 2 workers × 1 thread, batch 32 | 20.5 (20.0 to 21.0) | 1 / 2 | 4.90 (4.81 to 5.00) |" in report
-    assert "| tsbatch on TorchServe | 2 workers × default threads, batch 16, delay 5 ms | 100.5" in report
+    assert "| tsbatch on TorchServe | 2 workers × default threads, batch 16, delay 5 ms, openvino | 100.5" in report
 
 
 def test_a_peer_has_two_targets(compared):
@@ -125,7 +125,7 @@ def test_a_peer_has_two_targets(compared):
     )
 
 
-def test_a_peer_that_does_not_start_again_is_missing(monkeypatch, compared):
+def test_a_peer_that_fails_twice_is_missing(monkeypatch, compared):
     def serving(system, programs, expected):
         raise PeerError("no answer")
 
@@ -134,7 +134,7 @@ def test_a_peer_that_does_not_start_again_is_missing(monkeypatch, compared):
     comparison.say = lambda message: None
     monkeypatch.setattr(peers, "serving", serving)
     comparison.take_turn(PeerSystem("litserve", 2, 1, 32), CASE, 2)
-    assert "LitServe took no part: it did not run again with 2 workers × 1 thread, batch 32: no answer." in (
+    assert "LitServe took no part: it failed twice with 2 workers × 1 thread, batch 32: no answer." in (
         peers.report(compared.figures())
     )
     assert {run.system for run in compared.runs} == {None}
@@ -181,3 +181,20 @@ def test_files_are_found_read_and_dropped(tmp_path):
     assert load_time.files_of(inside / "weights") == [inside / "weights"]
     load_time.drop(inside / "weights")
     load_time.read(inside / "weights")
+
+
+def test_a_peer_that_fails_once_is_tried_again(monkeypatch, compared):
+    outcomes = iter([PeerError("connection closed"), None])
+
+    def failed_once(system, case, number):
+        error = next(outcomes)
+        return str(error) if error else None
+
+    comparison = object.__new__(peers.Comparison)
+    comparison.results = compared
+    monkeypatch.setattr(comparison, "_failed", failed_once, raising=False)
+    before = list(compared.runs)
+    comparison.take_turn(PeerSystem("litserve", 2, 1, 32), CASE, 2)
+    assert next(outcomes, "both used") == "both used"
+    assert compared.runs == before
+    assert "litserve" not in compared.missing

@@ -11,7 +11,7 @@ import pytest
 import serving
 import worker_profile
 from _bench import Case, Run, request_for
-from _systems import ALONE, EXPERT, KINDS, NOTHING_SET, RECOMMENDED, System, sweep
+from _systems import ALONE, EAGER, EXPERT, KINDS, NOTHING_SET, RECOMMENDED, System, sweep
 from load import Load, split_requests
 
 
@@ -96,8 +96,10 @@ def test_a_sweep_has_other_settings_every_time(kind):
 
 def test_a_system_says_what_it_is():
     assert str(EXPERT) == "one by one: 2 workers × 1 thread, batch 1"
-    assert RECOMMENDED.settings == "2 workers × default threads, batch 16, delay 5 ms"
+    assert RECOMMENDED.settings == "2 workers × default threads, batch 16, delay 5 ms, openvino"
+    assert EAGER.settings == "2 workers × default threads, batch 16, delay 5 ms, eager"
     assert EXPERT.name == "one_by_one-w2-t1-b1-d5"
+    assert RECOMMENDED.name == "tsbatch-w2-tx-b16-d5-openvino"
 
 
 def test_the_best_of_the_others_takes_part_once():
@@ -160,7 +162,7 @@ def test_the_chart_shows_every_system(figures, tmp_path):
     _serving_report.draw(figures, file)
     drawn = file.read_text()
     assert drawn.count("<!-- padded to the longest") == 1
-    assert "<!-- tsbatch, packed" in drawn
+    assert "<!-- tsbatch" in drawn
 
 
 def test_a_look_counts_for_the_outermost_part_it_is_in():
