@@ -67,7 +67,8 @@ def read_payload(
         wants: ``text``: values are ``str``; ``bytes``: values are ``bytes``, in JSON as base64, data URL or
             ``{"b64": ...}``; ``json``: values as parsed, rows of Open Inference tensors as NumPy arrays.
         max_items: more items than this are refused.
-        item_keys: an object of these keys is one item, and may have ``parameters`` of its own.
+        item_keys: an object of these keys is one item, whatever ``wants`` says, and may have ``parameters`` of its own;
+            its texts and lists of texts are checked as texts are.
 
     Raises:
         BadRequest: cannot be read, or has no value.
@@ -91,7 +92,7 @@ def read_payload(
         _unwrap_item(item, position, item_keys) if isinstance(item, dict) else (item, None)
         for position, item in enumerate(items)
     ]
-    values = [_as_wanted(value, wants, position) for position, (value, _) in enumerate(unwrapped)]
+    values = [_as_wanted(value, wants, position, item_keys) for position, (value, _) in enumerate(unwrapped)]
     item_parameters = [mine for _, mine in unwrapped]
     if parameters:
         own = {**parameters, **own}
@@ -199,10 +200,13 @@ def _unwrap_item(
     return item, None
 
 
-def _as_wanted(value: Any, wants: Wants, position: int) -> Any:
+def _as_wanted(value: Any, wants: Wants, position: int, item_keys: frozenset[str]) -> Any:
     """One value in the type the task wants."""
     if value is None:
         raise Unprocessable(f"item {position} is null", expected=_item_expected(wants))
+    if isinstance(value, dict) and _is_item(value, item_keys):
+        _check_surrogates(value, position)
+        return value
     if wants == "json":
         return value
     if isinstance(value, dict) and len(value) == 1 and isinstance(value.get("b64"), str):
@@ -215,18 +219,21 @@ def _as_wanted(value: Any, wants: Wants, position: int) -> Any:
     elif isinstance(value, (bytes, bytearray)):
         return decode_text(value, "", f"item {position}")
     elif isinstance(value, str):
-        if not value.isascii():
-            _check_surrogates(value, position)
+        _check_surrogates(value, position)
         return value
     raise Unprocessable(f"item {position} is {kind_of(value)}", expected=_item_expected(wants))
 
 
-def _check_surrogates(value: str, position: int) -> None:
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        message = f"item {position} is not Unicode text: half of a surrogate pair at character {error.start}"
-        raise Unprocessable(message, expected="whole characters") from None
+def _check_surrogates(value: str | dict[str, Any], position: int) -> None:
+    """Refuse what is not Unicode, in a text or in the texts and lists of texts of an item of several keys."""
+    parts = [value] if isinstance(value, str) else value.values()
+    for text in (text for part in parts for text in (part if isinstance(part, list) else [part])):
+        if isinstance(text, str) and not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                message = f"item {position} is not Unicode text: half of a surrogate pair at character {error.start}"
+                raise Unprocessable(message, expected="whole characters") from None
 
 
 def _item_expected(wants: Wants) -> str:

@@ -332,3 +332,18 @@ def test_an_object_of_item_keys_may_have_parameters_of_its_own():
     payload = read_payload(Request.of([{"text": "a", "text_pair": "b", "parameters": {"k": 1}}]), item_keys=PAIR)
     assert payload.values == [{"text": "a", "text_pair": "b"}]
     assert payload.item_parameters == [{"k": 1}]
+
+
+def test_an_object_of_item_keys_is_taken_by_a_text_task_too():
+    bodies = [{"text": "a", "text_pair": "b"}, {"inputs": [{"text": "a", "text_pair": "b"}]}]
+    for body in bodies:
+        assert read_payload(Request.of(body), wants="text", item_keys=PAIR).values == [{"text": "a", "text_pair": "b"}]
+    with pytest.raises(Unprocessable, match="an object with the keys 'text_pair'"):
+        read_payload(Request.of({"inputs": {"text_pair": "b"}}), wants="text")
+
+
+@pytest.mark.parametrize("broken", ["half \ud800", ["whole", "half \ud800"]])
+def test_the_texts_of_an_object_must_be_unicode(broken):
+    body = {"text": "ä", "text_pair": broken}
+    with pytest.raises(Unprocessable, match="surrogate pair at character 5"):
+        read_payload(Request.of(body), wants="text", item_keys=PAIR)
