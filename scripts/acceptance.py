@@ -127,6 +127,31 @@ CHECKS = (
     ),
     Check(5, 6, "the HTML report in a real browser, phone and desktop"),
     Check(5, 7, "a 2 GB log in constant memory", scripts=("benchmarks/diagnose_log.py",)),
+    Check(
+        6,
+        1,
+        "the tasks answer as transformers.pipeline does, in 5.x and in 4.57",
+        tests=("tests/integration/tasks/test_*.py",),
+        minutes=60,
+    ),
+    Check(6, 2, "a cat is a cat through a real TorchServe, in four ways of sending it"),
+    Check(6, 3, "news topics: 0.93 on held-out articles, served as offline"),
+    Check(6, 4, "for each task, eight requests of which one is broken"),
+    Check(6, 5, "broken images and audio files: no 5xx, no worker death"),
+    Check(
+        6,
+        6,
+        "each task beside single requests and TorchServe's own handler",
+        scripts=("benchmarks/tasks.py",),
+        minutes=60,
+    ),
+    Check(
+        6,
+        7,
+        "line coverage of at least 95 %",
+        tests=("tests/acceptance/test_issue2_line02_fresh_clone.py",),
+        minutes=45,
+    ),
 )
 
 

@@ -9,44 +9,80 @@ Needs nothing but Python 3.10 or newer: it makes ``.venv`` itself. The exit code
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import _venv
 
 LIMIT_MINUTES = 15
 TYPED = ("src", "scripts", "handlers", "benchmarks")
+MOST_PROCESSES = 4
+"""Each imports torch and holds a gigabyte or two."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command.
+
+    Attributes:
+        name: for the summary.
+        words: what ``python -m`` runs.
+        variables: what it gets beside the environment.
+    """
+
+    name: str
+    words: Sequence[str]
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+CHECKS = (
+    Step("lint", ["ruff", "check", "."]),
+    Step("format", ["ruff", "format", "--check", "."]),
+    Step("types", ["mypy", *TYPED]),
+)
 
 
 def main(words: list[str]) -> int:
     """Run all steps, also after one failed, and print what each of them said and took."""
     started = time.monotonic()
-    steps = {
-        "lint": ["ruff", "check", "."],
-        "format": ["ruff", "format", "--check", "."],
-        "types": ["mypy", *TYPED],
-    }
-    if words:
-        steps["tests"] = ["pytest", *words]
-    else:
-        # Not pytest-cov: pytest loads our own plugin, and much of the package with it, before that starts counting.
-        steps["tests"] = ["coverage", "run", "-m", "pytest", "--durations=15"]
-        steps["coverage"] = ["coverage", "report"]
-    outcomes = {name: _run(name, command) for name, command in steps.items()}
-    failed = [name for name, (code, _) in outcomes.items() if code]
+    steps = [*CHECKS, *([Step("tests", ["pytest", *words])] if words else all_tests())]
+    outcomes = [(step.name, *_run(step)) for step in steps]
+    failed = [name for name, code, _ in outcomes if code]
     print()
-    for name, (code, seconds) in outcomes.items():
+    for name, code, seconds in outcomes:
         print(f"{name:8} {'FAILED' if code else 'passed':8} {seconds:6.1f} s")
     minutes = (time.monotonic() - started) / 60
     print(f"{'FAILED: ' + ', '.join(failed) if failed else 'all passed'} in {minutes:.1f} of {LIMIT_MINUTES} minutes")
     return 1 if failed else 0
 
 
-def _run(name: str, command: list[str]) -> tuple[int, float]:
-    print(f"\n== {name}: {' '.join(command)}", flush=True)
+def all_tests() -> list[Step]:
+    """The tests side by side, then those that want the machine to themselves, and what both covered.
+
+    Not pytest-cov: pytest loads our own plugin, and much of the package with it, before that starts counting. The
+    variable has coverage start with each of xdist's processes instead (a .pth file of its own reads it).
+    """
+    processes = str(min(os.cpu_count() or 1, MOST_PROCESSES))
+    together = ["pytest", "-n", processes, "--dist", "loadgroup", "-m", "not alone", "--durations=15"]
+    alone = ["coverage", "run", "--parallel-mode", "-m", "pytest", "-m", "alone", "--durations=5"]
+    return [
+        Step("clean", ["coverage", "erase"]),
+        Step("tests", together, {"COVERAGE_PROCESS_START": str(_venv.ROOT / "pyproject.toml")}),
+        Step("alone", alone),
+        Step("combine", ["coverage", "combine", "--quiet"]),
+        Step("coverage", ["coverage", "report"]),
+    ]
+
+
+def _run(step: Step) -> tuple[int, float]:
+    print(f"\n== {step.name}: {' '.join(step.words)}", flush=True)
     started = time.monotonic()
-    code = subprocess.call([sys.executable, "-m", *command], cwd=_venv.ROOT, stdin=subprocess.DEVNULL)
+    command = [sys.executable, "-m", *step.words]
+    code = subprocess.call(command, cwd=_venv.ROOT, env={**os.environ, **step.variables}, stdin=subprocess.DEVNULL)
     return code, time.monotonic() - started
 
 

@@ -10,12 +10,19 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tsbatch.ops import ports
+
 HERE = Path(__file__).parent
 SPEEDS = ("unit", "integration", "e2e", "acceptance")
 FOREIGN = ("TSBATCH_", "TS_", "HF_", "TRANSFORMERS_", "LOG_LOCATION", "METRICS_LOCATION", "OMP_NUM_THREADS")
 
 for name in [name for name in os.environ if name.startswith(FOREIGN)]:
     del os.environ[name]
+WORKER = os.environ.get("PYTEST_XDIST_WORKER")
+if WORKER:
+    # It counts this process already (scripts/test.py); what tests start is not counted.
+    os.environ.pop("COVERAGE_PROCESS_START", None)
+
 # Before anything imports huggingface_hub, which reads it once.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -29,11 +36,16 @@ settings.register_profile("tsbatch", deadline=None, derandomize=bool(os.environ.
 settings.load_profile("tsbatch")
 
 
-def pytest_collection_modifyitems(items):
+@pytest.hookimpl(tryfirst=True)  # xdist reads its groups in the same hook
+def pytest_collection_modifyitems(config, items):
+    side_by_side = config.pluginmanager.hasplugin("xdist")
     for item in items:
-        folder = item.path.relative_to(HERE).parts[0]
+        folder, *below = item.path.relative_to(HERE).parts
         if folder in SPEEDS:
             item.add_marker(folder)
+        if side_by_side:
+            # A file's tests share what its fixtures made; those with servers would take each other's time.
+            item.add_marker(pytest.mark.xdist_group(folder if folder == "e2e" else "/".join((folder, *below))))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -52,3 +64,13 @@ def unchanged_environ(state_folder):
     if os.environ != before:
         os.environ.clear()
         os.environ.update(before)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_ports():
+    """Processes that run tests side by side look for free ports in different places, lest two find the same one."""
+    if WORKER:
+        number, count = int(WORKER.removeprefix("gw")), int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+        each = (ports.HIGHEST - ports.LOWEST) // count
+        ports.LOWEST += number * each
+        ports.HIGHEST = ports.LOWEST + each

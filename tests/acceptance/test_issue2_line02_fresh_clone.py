@@ -19,10 +19,13 @@ def test_everything_passes_in_time(tmp_path, record_property):
         said = (tmp_path / "log").read_text()
         assert code == 0, said[-20_000:]
         passed, skipped = (sum(map(int, re.findall(rf"(\d+) {what}", said))) for what in ("passed", "skipped"))
+        (coverage,) = re.findall(r"^TOTAL .* (\d+)%\s*$", said, re.MULTILINE)
+        record_property("coverage of lines and branches in %", int(coverage))
         record_property("minutes", round(minutes, 1))
         record_property("tests passed", passed)
         record_property("tests skipped", skipped)
         assert passed > 100
+        assert int(coverage) >= 95
         assert minutes <= LIMIT_MINUTES
         assert newcomer.left_behind()["processes"] == []
 

@@ -11,6 +11,8 @@ from tests.e2e import timing
 from tsbatch.cli import main
 from tsbatch.ops.measure.result import BenchResult
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture(scope="module")
 def server(server_factory, tmp_path_factory):

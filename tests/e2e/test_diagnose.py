@@ -14,6 +14,8 @@ from tests.e2e import timing
 from tests.e2e.support import request
 from tsbatch.cli import FINE, main
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture(scope="module")
 def server(server_factory, tmp_path_factory):

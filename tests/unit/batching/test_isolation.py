@@ -127,6 +127,7 @@ def test_a_fault_that_only_shows_in_company_hits_nobody():
     assert [outcome.result for outcome in run(stage, [0, 1, 2, 3, 4])] == [0, 10, 20, 30, 40]
 
 
+@pytest.mark.alone
 def test_when_the_time_is_used_up_the_rest_is_given_up():
     seen = []
 
@@ -157,6 +158,7 @@ def test_a_slow_batch_that_works_is_never_given_up():
     assert all(outcome.error is None for outcome in run(stage, [1, 2], seconds=0.001))
 
 
+@pytest.mark.alone
 def test_all_calls_of_a_batch_share_its_time():
     def stage(part):
         time.sleep(0.02)

@@ -55,6 +55,7 @@ def test_what_is_no_trace(tmp_path, text, message):
         read_trace(path)
 
 
+@pytest.mark.alone
 def test_the_loop_wakes_within_the_millisecond():
     async def work():
         import asyncio

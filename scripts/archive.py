@@ -1,6 +1,6 @@
-"""Make a text embedding archive with the stock torch-model-archiver, for those who do not want `tsbatch package`.
+"""Make a ready-made task's archive with the stock torch-model-archiver, for those who do not want `tsbatch package`.
 
-    python scripts/archive_text_embedding.py --model FOLDER --name NAME -o model_store
+    python scripts/archive.py text-classification --model FOLDER --name NAME -o model_store
 
 Four things to know when you type the command yourself:
 
@@ -20,14 +20,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from tsbatch.errors import UsageError
 from tsbatch.ops import model_folder
-from tsbatch.ops.handler_files import entry_file
+from tsbatch.ops.handler_files import entry_file, entry_files
 from tsbatch.ops.model_config import CONFIG_NAME, ModelConfig, complete, dump
+from tsbatch.ops.model_files import model_files, serialized_name
 
-TASK = "text-embedding"
+SPECIAL = ",*?["
+"""Characters with which torch-model-archiver takes a path for several."""
 
 
 def main() -> int:
@@ -35,19 +38,19 @@ def main() -> int:
     options = parse()
     try:
         asked = numbers(options)
-        files = model_folder.walk(options.model)
-        model_folder.check_transformers(options.model, files, TASK)
-        config = complete(asked, task=TASK, weight_bytes=model_folder.weight_bytes(files))
-        if any(character in str(options.model.resolve()) for character in ",*?["):
-            raise UsageError(f"{options.model}: torch-model-archiver takes no folder with , * ? or [ in its path")
+        files, _ = model_files(options.model, options.task)
+        contents = files_options(options, files)
+        config = complete(asked, task=options.task, weight_bytes=model_folder.weight_bytes(files))
+        if any(character in str(options.model.resolve()) for character in SPECIAL):
+            raise UsageError(f"{options.model}: torch-model-archiver takes no path with , * ? or [ in it")
     except (UsageError, OSError) as error:
-        print(f"archive_text_embedding: {error}", file=sys.stderr)
+        print(f"archive: {error}", file=sys.stderr)
         return 2
     options.output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as private:
         config_file = Path(private, CONFIG_NAME)
         config_file.write_bytes(dump(config))
-        command = archiver(options, config_file)
+        command = archiver(options, config_file, contents)
         print(shlex.join(command), file=sys.stderr)
         own_temp = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), private)
         return subprocess.run(command, env={**os.environ, **own_temp}, check=False).returncode
@@ -55,8 +58,10 @@ def main() -> int:
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description="Make a text embedding archive with torch-model-archiver.")
-    parser.add_argument("--model", type=Path, required=True, help="a transformers encoder folder")
+    parser = argparse.ArgumentParser(description="Make a ready-made task's archive with torch-model-archiver.")
+    parser.add_argument("task", choices=sorted(entry_files()), metavar="TASK", help=", ".join(sorted(entry_files())))
+    parser.add_argument("--model", type=Path, required=True, help="the model's folder; where the task takes it: a file")
+    parser.add_argument("--model-file", type=Path, help="the Python file with the class that the weights belong to")
     parser.add_argument("--name", required=True, help="the model's name; the file is NAME.mar")
     parser.add_argument("--version", default="1.0", help="the model's version (default 1.0)")
     for option in ("--batch-size", "--max-batch-delay", "--workers", "--response-timeout", "--startup-timeout"):
@@ -77,7 +82,19 @@ def numbers(options: argparse.Namespace) -> ModelConfig:
     )
 
 
-def archiver(options: argparse.Namespace, config_file: Path) -> list[str]:
+def files_options(options: argparse.Namespace, files: Mapping[str, Path]) -> list[str]:
+    """Where the archiver finds the model: a folder as it is, or a file with what belongs to it."""
+    words: list[str] = []
+    serialized = serialized_name(options.model, files, options.model_file)
+    if serialized:
+        words += ["--serialized-file", str(files[serialized])]
+    if options.model_file:
+        words += ["--model-file", str(options.model_file)]
+    whole = [options.model] if options.model.is_dir() else [path for name, path in files.items() if name != serialized]
+    return [*words, "--extra-files", ",".join(str(path.resolve()) for path in whole)] if whole else words
+
+
+def archiver(options: argparse.Namespace, config_file: Path, contents: list[str]) -> list[str]:
     """The command, as a list: no shell, so no quoting, on Windows neither."""
     program = "torch-model-archiver"
     beside_python = shutil.which(program, path=str(Path(sys.executable).parent))
@@ -85,8 +102,8 @@ def archiver(options: argparse.Namespace, config_file: Path) -> list[str]:
         beside_python or shutil.which(program) or program,
         *("--model-name", options.name),
         *("--version", options.version),
-        *("--handler", str(entry_file(TASK))),
-        *("--extra-files", str(options.model.resolve())),
+        *("--handler", str(entry_file(options.task))),
+        *contents,
         *("--config-file", str(config_file)),
         *("--archive-format", "zip-store"),
         *("--export-path", str(options.output)),
