@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import torch
 
 from tests.varied import TEXTS
@@ -21,15 +23,16 @@ def save_wordpiece(folder, *, max_length=128, types=True, extra=()):
     Returns:
         The number of words it knows.
     """
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    normalizer, splitter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
+    known = [normalizer.normalize_str(text) for text in [*TEXTS, *extra]]
+    words = Counter(word for text in known for word, _ in splitter.pre_tokenize_str(text))
+    vocabulary = {piece: number for number, piece in enumerate([*SPECIAL, *_pieces(words)])}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
     tokenizer.decoder = decoders.WordPiece()
-    trainer = trainers.WordPieceTrainer(vocab_size=400, special_tokens=SPECIAL, show_progress=False)
-    tokenizer.train_from_iterator([*TEXTS, *extra], trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
@@ -46,6 +49,22 @@ def save_wordpiece(folder, *, max_length=128, types=True, extra=()):
         model_input_names=["input_ids", *(["token_type_ids"] if types else []), "attention_mask"],
     ).save_pretrained(folder)
     return tokenizer.get_vocab_size()
+
+
+def _pieces(words, common=150):
+    """Every character, at the start of a word and inside one, and the commonest words and parts of words.
+
+    The trainers of tokenizers settle ties by the order of a hash table, which is another one each time.
+    """
+    letters = {word[0] for word in words} | {"##" + letter for word in words for letter in word[1:]}
+    parts = Counter()
+    for word, count in words.items():
+        for size in (2, 3, len(word)):
+            parts[word[:size]] += count
+            for start in range(1, len(word) - size + 1):
+                parts["##" + word[start : start + size]] += count
+    ordered = sorted(parts, key=lambda part: (-parts[part], part))
+    return list(dict.fromkeys([*sorted(letters), *ordered[:common]]))
 
 
 def save_bpe(folder, *, max_length=128, eos="</s>", extra=()):
@@ -111,3 +130,14 @@ def scale_weights(model, scale):
                 parameter.mul_(scale)
             elif float(parameter.abs().max()) == 0:
                 parameter.normal_(0, 0.2)
+
+
+def draw_weights(model, seed, scale):
+    """Draws every weight anew, in the order of the names: the same model with every version of transformers."""
+    numbers = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in sorted(model.named_parameters()):
+            if parameter.ndim > 1:
+                parameter.normal_(0, 0.02 * scale, generator=numbers)
+            elif name.endswith("bias"):
+                parameter.normal_(0, 0.2, generator=numbers)
