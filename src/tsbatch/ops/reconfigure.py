@@ -162,41 +162,12 @@ class _Change:
         """The running version's files as links, with a manifest and a model-config.yaml of their own."""
         self.tell(f"preparing {self.new}")
         self.folder.mkdir(parents=True)
-        with self._files_of_old() as source:
-            manifest = json.loads((source / MANIFEST_NAME).read_bytes())
-            config = manifest["model"].setdefault("configFile", CONFIG_NAME)
-            own = read(source / config) if (source / config).is_file() else {}
-            link_files(source, self.folder, leave_out={MANIFEST_NAME, HASHES_NAME, config})
-        manifest["model"]["modelVersion"] = self.new.version
-        (self.folder / MANIFEST_NAME).parent.mkdir(exist_ok=True)
-        (self.folder / MANIFEST_NAME).write_text(json.dumps(manifest, indent=2), encoding="ascii")
         # What the server was told by other ways holds for the new version too.
         effective = {**{key: self.before[key] for key in KEPT if key in self.before}, **self.wanted}
-        # In a file 0 would become 100 ms; the call below says it again.
+        # In a file 0 would become 100 ms; the call that registers it says it again.
         effective["maxBatchDelay"] = max(1, effective["maxBatchDelay"])
-        (self.folder / config).write_bytes(dump({**own, **effective}))
-
-    @contextlib.contextmanager
-    def _files_of_old(self) -> Iterator[Path]:
-        """Where the running version's files lie: where its workers work, or unpacked when it has none."""
-        for worker in self.before["workers"]:
-            with contextlib.suppress(psutil.Error, OSError):
-                folder = Path(psutil.Process(worker["pid"]).cwd())
-                if (folder / MANIFEST_NAME).is_file():
-                    yield folder
-                    return
-        archive = self.instance.model_store / file_name(self.before["modelUrl"])
-        if archive.is_dir():
-            yield archive
-        elif archive.is_file():
-            unpacked = self.folder.with_name(f".{self.folder.name}")
-            try:
-                unpack(archive, unpacked)
-                yield unpacked
-            finally:
-                shutil.rmtree(unpacked, ignore_errors=True)
-        else:
-            raise ServerError(f"{self.old} has no running worker and no archive at {archive}")
+        with files_of(self.instance, self.before, self.folder.with_name(f".{self.folder.name}")) as source:
+            write_variant(source, self.folder, version=self.new.version, settings=effective)
 
     def _register(self) -> None:
         asked = {setting: self.wanted[SETTINGS[setting]] for setting in ("batch_size", "max_batch_delay")}
@@ -226,6 +197,61 @@ def next_version(version: str, taken: set[str]) -> str:
         number += 1
         if (new := f"{base}-r{number}") not in taken:
             return new
+
+
+@contextlib.contextmanager
+def files_of(instance: Instance, model: Mapping[str, Any], scratch: Path) -> Iterator[Path]:
+    """Where a described model's files lie: where its workers work, or unpacked when it has none.
+
+    Args:
+        instance: the server.
+        model: as the server describes it.
+        scratch: a folder to unpack into, which is not there yet and is gone afterwards.
+
+    Raises:
+        ServerError: they are nowhere to be found.
+    """
+    for worker in model["workers"]:
+        with contextlib.suppress(psutil.Error, OSError):
+            folder = Path(psutil.Process(worker["pid"]).cwd())
+            if (folder / MANIFEST_NAME).is_file():
+                yield folder
+                return
+    archive = instance.model_store / file_name(model["modelUrl"])
+    if archive.is_dir():
+        yield archive
+    elif archive.is_file():
+        try:
+            unpack(archive, scratch)
+            yield scratch
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+    else:
+        raise ServerError(f"version {model['modelVersion']} has no running worker and no archive at {archive}")
+
+
+def write_variant(
+    source: Path, folder: Path, *, settings: Mapping[str, Any], version: str | None = None, threads: int | None = None
+) -> None:
+    """A model's files again, with other settings: links, and a manifest and a model-config.yaml of their own.
+
+    Args:
+        source: its files, unpacked.
+        folder: where to; empty.
+        settings: keys of model-config.yaml and their values; all others stay.
+        version: the model's version; as it is when left out.
+        threads: of one worker, for a handler of tsbatch; as it is when left out.
+    """
+    manifest = json.loads((source / MANIFEST_NAME).read_bytes())
+    config = manifest["model"].setdefault("configFile", CONFIG_NAME)
+    own = read(source / config) if (source / config).is_file() else {}
+    link_files(source, folder, leave_out={MANIFEST_NAME, HASHES_NAME, config})
+    manifest["model"]["modelVersion"] = version or manifest["model"].get("modelVersion", "1.0")
+    if threads is not None:
+        own["tsbatch"] = {**(own.get("tsbatch") or {}), "threads": threads}
+    (folder / MANIFEST_NAME).parent.mkdir(exist_ok=True)
+    (folder / MANIFEST_NAME).write_text(json.dumps(manifest, indent=2), encoding="ascii")
+    (folder / config).write_bytes(dump({**own, **settings}))
 
 
 def link_files(source: Path, target: Path, *, leave_out: set[str]) -> None:

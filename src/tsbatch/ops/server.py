@@ -15,12 +15,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from tsbatch.ops import instance as instances
+from tsbatch.ops.console import say
 from tsbatch.ops.failure import ServerError
 from tsbatch.ops.instance import DEFAULT_NAME, Instance
 from tsbatch.ops.keeper import Keeper, spawn
 from tsbatch.ops.management import Management, Progress
 from tsbatch.ops.start import Start
 from tsbatch.ops.tokens import TokenType
+from tsbatch.ops.tuning.restore import offer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -179,14 +181,20 @@ class Server:
         self.stop()
 
 
-def reach(name: str) -> Instance:
+def reach(name: str, *, tell: Progress = say) -> Instance:
     """The running instance with this name, its tokens fresh and somebody there to keep them so.
+
+    Args:
+        name: the instance.
+        tell: told in a line when a tuner was killed and left its own settings behind.
 
     Raises:
         UsageError: when there is none.
         ServerError: when it ended by itself, or does not answer.
     """
     instance = instances.find(name)
+    if left := offer(instance):
+        tell(left)
     if not instance.owner.running():
         instance.keys.renew()
         instance = instance.detach_to(spawn(name))

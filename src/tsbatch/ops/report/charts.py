@@ -1,4 +1,4 @@
-"""The three kinds of chart: stacked bars, a histogram, lines. Each is an SVG as text, with classes instead of colours.
+"""The kinds of chart: stacked bars, a histogram, lines, points. Each is an SVG as text, with classes and no colours.
 
 The colours ``c0`` to ``c5`` are in style.css, for light, dark and paper.
 """
@@ -152,3 +152,40 @@ def _stretch(points: Sequence[tuple[float, float]], class_: str) -> Markup:
     if len(points) == 1:
         return tag("circle", cx=points[0][0], cy=points[0][1], r=2.5, class_=class_)
     return tag("polyline", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in points), class_=class_)
+
+
+def points(
+    label: str,
+    groups: Mapping[str, Sequence[tuple[float, float, str]]],
+    *,
+    across: str,
+    up: str,
+    joined: str = "",
+    mark: float | None = None,
+) -> Markup:
+    """Points by two figures.
+
+    Args:
+        label: what a screen reader says.
+        groups: name to points, each its place across, its place up, and what it is; the colours follow their order.
+        across: what the axis below counts.
+        up: what the axis at the left counts.
+        joined: a group whose points are joined from left to right.
+        mark: a value of the axis below to part with a line.
+    """
+    bottom = HEIGHT - BOTTOM
+    every = [point for group in groups.values() for point in group]
+    furthest = max([x for x, _, _ in every] + ([] if mark is None else [mark])) or 1.0
+    place = from_zero(furthest, LEFT, WIDTH - RIGHT)
+    scale = from_zero(max(y for _, y, _ in every) or 1.0, bottom, TOP)
+    parts = [
+        left_axis(scale, up),
+        *([] if mark is None else [line(place(mark), TOP, place(mark), bottom, class_="mark")]),
+    ]
+    for color, (name, group) in enumerate(groups.items()):
+        if name == joined:
+            parts.append(_stretch([(place(x), scale(y)) for x, y, _ in sorted(group)], f"c{color}"))
+        parts += [
+            tag("circle", tag("title", tip), cx=place(x), cy=scale(y), r=3.5, class_=f"c{color}") for x, y, tip in group
+        ]
+    return picture(label, HEIGHT, *parts, bottom_axis(place, place.ticks(), bottom, across))

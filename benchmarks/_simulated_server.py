@@ -1,0 +1,121 @@
+"""A server that is only simulated, to be tuned: by TorchServe's rules, on a machine that differs from run to run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+
+from tsbatch.ops.diagnosis.known import Known
+from tsbatch.ops.measure.result import BenchResult, Run
+from tsbatch.ops.simulation.fitting import of_bench
+from tsbatch.ops.simulation.rules import Overhead
+from tsbatch.ops.simulation.service_time import ServiceTime, log_normal
+from tsbatch.ops.simulation.simulator import simulate
+from tsbatch.ops.tuning.knobs import Knobs, Space
+from tsbatch.ops.tuning.objective import Figures
+from tsbatch.ops.tuning.observation import Observation, observe
+from tsbatch.ops.tuning.ranking import Traffic, figures_of, settings_of
+
+QUEUE: Final = 100
+WORKER_MEMORY: Final = 200_000_000
+
+GRID: Final = Space(workers=(1, 2, 3, 4), batch_sizes=(1, 2, 4, 8, 16, 32), delays=(1, 5, 10, 20, 50, 100))
+"""4 workers × 6 batch sizes × 6 delays."""
+
+CURVES: Final = {
+    "mostly fixed, 40 + 1·n": {1: 41.0, 2: 42.0},
+    "mostly each, 2 + 12·n": {1: 14.0, 2: 26.0},
+    "a knee at 8": {1: 20.0, 8: 27.0, 16: 90.0, 32: 220.0},
+}
+"""Three kinds of model: ms by batch size."""
+
+
+@dataclass
+class SimulatedServer:
+    """Something to tune; see :class:`tsbatch.ops.tuning.tuner.System`.
+
+    Attributes:
+        curve: ms by batch size.
+        traffic: the load.
+        noise: how much runs differ: standard deviation of the logarithm of all its service times.
+        drift: as ``noise``, of a walk from run to run.
+        requests: of each run.
+        seed: of everything random.
+        runs: how many there were.
+    """
+
+    curve: dict[int, float]
+    traffic: Traffic
+    noise: float = 0.02
+    drift: float = 0.0
+    requests: int = 4000
+    seed: int = 0
+    runs: int = field(default=0, init=False)
+    _walk: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        self._random = np.random.default_rng(self.seed)
+
+    @property
+    def service(self) -> ServiceTime:
+        """How long a batch really takes."""
+        sizes = sorted(self.curve)
+        return ServiceTime(
+            sizes=sizes,
+            times=[self.curve[size] for size in sizes],
+            spread=log_normal(0.05),
+            overhead=Overhead(frontend=1.0, batch=1.0, request=0.1),
+        )
+
+    def measure(self, knobs: Knobs) -> Observation:
+        """One run."""
+        self.runs += 1
+        self._walk += self.drift * float(self._random.normal())
+        factor = math.exp(self._walk + self.noise * float(self._random.normal()))
+        seed = self.seed + 1000 * self.runs
+        simulated = simulate(
+            settings_of(knobs, QUEUE),
+            self.traffic.arrivals(self.requests, seed),
+            replace(self.service, times=[time * factor for time in self.service.times]),
+            seed=seed,
+        )
+        samples = simulated.samples
+        known = Known(
+            workers=knobs.workers,
+            batch_size=knobs.batch_size,
+            max_batch_delay=knobs.delay,
+            queue_size=QUEUE,
+            cores=8,
+            worker_memory=WORKER_MEMORY,
+            free_memory=64 * WORKER_MEMORY,
+            worker_cores=0.01,
+        )
+        answered = int(samples.ok.sum())
+        settings = {"batchSize": knobs.batch_size, "maxBatchDelay": knobs.delay, "workers": knobs.workers}
+        run = Run(
+            started="",
+            step=None,
+            seconds=simulated.seconds,
+            answered=answered,
+            answered_items=answered,
+            samples=samples,
+        )
+        result = BenchResult(target={"settings": settings}, plan={}, environment={"cores": 8}, runs=[run])
+        return observe(
+            knobs,
+            samples,
+            known,
+            seconds=simulated.seconds,
+            answered=answered,
+            memory=float(WORKER_MEMORY * knobs.workers),
+            service=of_bench(result, "simulated"),
+        )
+
+    def truth(self, knobs: Knobs, requests: int = 20_000) -> Figures:
+        """What a setting shows in the long run, without noise."""
+        arrivals = self.traffic.arrivals(requests, self.seed)
+        found = figures_of(simulate(settings_of(knobs, QUEUE), arrivals, self.service, seed=self.seed))
+        return Figures(**{**found.to_json(), "memory": float(WORKER_MEMORY * knobs.workers)})

@@ -1,0 +1,184 @@
+"""The tuner beside brute force over a grid and beside Optuna's sampler, on simulated servers.
+
+    python benchmarks/tuning.py [--json] [--write] [--repeats 5]
+
+Three models with different cost curves, each under a closed and an open loop. The grid (4 workers × 6 batch sizes × 6
+delays) is simulated without noise, many requests each; the best of it that keeps P99 is what both searches are
+compared with. They see runs that differ by some per cent, and may make a quarter of the grid's measurements: the tuner
+as it is used, with its alternating and confirming runs in that number; the sampler with each of them for a setting of
+its own, the best it saw that keeps the limits being its answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from _ratios import Spread
+from _simulated_server import CURVES, GRID, SimulatedServer
+from _tables import Target, deliver, figures_of, options, table, teller
+
+from tsbatch.ops.tuning.history import History
+from tsbatch.ops.tuning.knobs import Knobs
+from tsbatch.ops.tuning.objective import Figures, Goal, Objective, merit
+from tsbatch.ops.tuning.ranking import Traffic
+from tsbatch.ops.tuning.sampler import Sampler
+from tsbatch.ops.tuning.search import Careful
+from tsbatch.ops.tuning.tuner import Tuning
+
+PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "tune.md"
+BEGIN: Final = "<!-- benchmarks/tuning.py -->"
+CLOSE: Final = 0.95
+"""Of the best, what the tuner must reach."""
+
+START: Final = Knobs(workers=1, batch_size=32, delay=100)
+BUDGET: Final = len(GRID.every()) // 4
+NOISE: Final = 0.03
+REQUESTS: Final = 20_000
+ROOM: Final = 1.5
+"""P99 may be so many times the lowest of the grid."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One model under one load."""
+
+    curve: str
+    traffic: Traffic
+    objective: Objective
+
+    def server(self, seed: int) -> SimulatedServer:
+        """A server of it."""
+        return SimulatedServer(CURVES[self.curve], self.traffic, noise=NOISE, seed=seed)
+
+    @property
+    def load(self) -> str:
+        """In words."""
+        return f"{self.traffic}, {self.objective}"
+
+
+CASES: Final = [
+    case
+    for curve, rate in zip(CURVES, (120.0, 150.0, 200.0), strict=True)
+    for case in (
+        Case(curve, Traffic(clients=20), "throughput"),
+        Case(curve, Traffic(rate=rate), "p99"),
+        Case(curve, Traffic(rate=rate), "memory"),
+    )
+]
+
+
+def brute_force(case: Case) -> tuple[Goal, dict[Knobs, Figures]]:
+    """What every setting of the grid really does, and a goal that some of them reach."""
+    server = case.server(0)
+    truth = {knobs: server.truth(knobs, REQUESTS) for knobs in GRID.every()}
+    healthy = [figures.p99 for figures in truth.values() if figures.failed == 0]
+    return Goal(objective=case.objective, p99=ROOM * min(healthy)), truth
+
+
+def best_of(goal: Goal, truth: Mapping[Knobs, Figures]) -> Knobs:
+    """The best that keeps the limits."""
+    feasible = [knobs for knobs, figures in truth.items() if not goal.broken(figures)]
+    return max(feasible, key=lambda knobs: merit(truth[knobs], goal.objective))
+
+
+def careful(case: Case, goal: Goal, seed: int) -> tuple[Knobs | None, int]:
+    """What the tuner recommends, and how many runs it took."""
+    server = case.server(seed)
+    search = Careful(goal, GRID, case.traffic)
+    outcome = Tuning(system=server, search=search, goal=goal, start=START, budget=BUDGET).run()
+    return outcome.recommended, server.runs
+
+
+def sampler(case: Case, goal: Goal, seed: int) -> tuple[Knobs | None, int]:
+    """The best that Optuna's sampler saw, each setting measured once."""
+    server, history = case.server(seed), History()
+    search = Sampler(goal, GRID, seed)
+    history.start.append(server.measure(START))
+    history.runs.append(history.start[0])
+    while len(history.runs) < BUDGET and (proposed := search.propose(history)):
+        history.runs.append(server.measure(proposed.knobs))
+    kept = [run for run in history.runs if not goal.broken(run.figures)]
+    best = max(kept, key=lambda run: merit(run.figures, goal.objective), default=None)
+    return None if best is None else best.knobs, server.runs
+
+
+def share(goal: Goal, best: Figures, found: Figures | None) -> float:
+    """How much of the best was reached, 1 for all of it; 0 for a recommendation that breaks a limit, or none."""
+    if found is None or goal.broken(found):
+        return 0.0
+    one, other = found.of(goal.objective), best.of(goal.objective)
+    return one / other if goal.objective == "throughput" else other / one
+
+
+def measure(repeats: int) -> dict[str, Any]:
+    """All cases."""
+    say, rows = teller(), []
+    for case in CASES:
+        goal, truth = brute_force(case)
+        best = best_of(goal, truth)
+        row: dict[str, Any] = {"curve": case.curve, "load": case.load, "p99": goal.p99, "best": str(best)}
+        row["best_value"] = truth[best].of(goal.objective)
+        for name, search in (("careful", careful), ("sampler", sampler)):
+            found = [search(case, goal, seed) for seed in range(1, repeats + 1)]
+            shares = [share(goal, truth[best], None if knobs is None else truth[knobs]) for knobs, _ in found]
+            row[name] = {
+                "shares": shares,
+                "runs": [runs for _, runs in found],
+                "found": [str(knobs) for knobs, _ in found],
+            }
+            row[name]["broke"] = sum(knobs is not None and bool(goal.broken(truth[knobs])) for knobs, _ in found)
+        say(f"{case.curve}, {case.load}: {row['careful']['shares']} {row['sampler']['shares']}")
+        rows.append(row)
+    return {"grid": len(GRID.every()), "budget": BUDGET, "noise": NOISE, "cases": rows}
+
+
+def text_of(figures: Mapping[str, Any]) -> str:
+    """The table."""
+    head = ["model", "load and objective", "best of the grid", "tuner", "its runs", "Optuna's TPE", "its runs"]
+    rows = [
+        [row["curve"], row["load"], row["best"], *_cells(row["careful"]), *_cells(row["sampler"])]
+        for row in figures["cases"]
+    ]
+    return table(head, rows)
+
+
+def _cells(found: Mapping[str, Any]) -> list[str]:
+    worst, middle = min(found["shares"]), sorted(found["shares"])[len(found["shares"]) // 2]
+    broke = f", {found['broke']} broke a limit" if found["broke"] else ""
+    runs = found["runs"]
+    count = str(runs[0]) if min(runs) == max(runs) else f"{min(runs)} to {max(runs)}"
+    return [f"{100 * middle:.0f} % (worst {100 * worst:.0f} %){broke}", count]
+
+
+def targets_of(figures: Mapping[str, Any]) -> list[Target]:
+    """What is wanted."""
+    shares = [share for row in figures["cases"] for share in row["careful"]["shares"]]
+    runs = [count for row in figures["cases"] for count in row["careful"]["runs"]]
+    broke = sum(row["careful"]["broke"] for row in figures["cases"])
+    return [
+        Target("worst share of the best that the tuner reached", CLOSE, _exactly(min(shares))),
+        Target("runs", figures["grid"] / 4, _exactly(max(runs)), below=True),
+        Target("recommendations that break a limit", 0.5, _exactly(broke), below=True),
+    ]
+
+
+def _exactly(value: float) -> Spread:
+    return Spread.of([value])
+
+
+def main(words: Sequence[str]) -> int:
+    """Measure, print, and put the table into the docs when asked."""
+    parser: argparse.ArgumentParser = options(__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=5, help="tunings of each case, with other noise")
+    chosen = parser.parse_args(words)
+    figures = figures_of(chosen, lambda: measure(chosen.repeats))
+    return deliver(chosen, figures, text_of(figures), PAGE, BEGIN, targets_of(figures))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Tuning: one knob at a time, measured beside what is there, kept only when it helped."""

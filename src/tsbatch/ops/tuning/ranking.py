@@ -1,0 +1,151 @@
+"""What the simulator expects of a setting, from how long batches took so far.
+
+Batches of a size that was not seen lie on the line through those that were. With a single size seen, larger ones are
+taken to cost as much as that one and smaller ones their share of it: in doubt a try is worth it, and it teaches what
+the others cost. Workers that share
+too few cores are slower by what is missing (:meth:`tsbatch.ops.simulation.service_time.Machine.slower_with`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from tsbatch.errors import UsageError
+from tsbatch.ops.measure.arrivals import Arrivals, Kind
+from tsbatch.ops.simulation.arrivals import Clients, take
+from tsbatch.ops.simulation.rules import DEFAULT_QUEUE_SIZE, Settings
+from tsbatch.ops.simulation.service_time import ServiceTime
+from tsbatch.ops.simulation.simulator import Simulated, simulate
+from tsbatch.ops.tuning.history import History
+from tsbatch.ops.tuning.knobs import Knobs
+from tsbatch.ops.tuning.objective import Figures
+from tsbatch.ops.tuning.observation import Observation
+
+REQUESTS: Final = 4000
+"""Of one simulation: P99 has forty beyond it."""
+
+BEGINNING: Final = 0.1
+"""Share of a simulation that does not count, since it begins with an empty server."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """The load that is tuned for.
+
+    Attributes:
+        clients: of a closed loop; or
+        rate: requests a second of an open one.
+        kind: how those follow each other.
+        seed: of random numbers.
+    """
+
+    clients: int | None = None
+    rate: float | None = None
+    kind: Kind = "poisson"
+    seed: int = 0
+
+    def arrivals(self, count: int, seed: int) -> Clients | np.ndarray[tuple[int], np.dtype[np.float64]]:
+        """So many requests of it."""
+        if self.clients is not None:
+            return Clients(number=self.clients, requests=count, seed=seed)
+        if self.rate is None:
+            raise UsageError("a load has clients or a rate")
+        return take(Arrivals(self.kind, self.rate, seed), count)
+
+    def __str__(self) -> str:
+        return f"{self.clients} clients" if self.clients is not None else f"{self.rate:g} requests/s"
+
+
+class Ranking:
+    """Predicts settings that were not measured.
+
+    Args:
+        runs: what was measured.
+        traffic: the load.
+        requests: of each simulation.
+    """
+
+    def __init__(self, runs: Sequence[Observation], traffic: Traffic, requests: int = REQUESTS) -> None:
+        self._runs = [run for run in runs if run.service is not None]
+        self._traffic, self._requests = traffic, requests
+        self._memory = max((run.known.worker_memory or 0 for run in runs), default=0)
+        self._queue = next((run.known.queue_size for run in reversed(runs) if run.known.queue_size), DEFAULT_QUEUE_SIZE)
+
+    @classmethod
+    def of(cls, history: History, traffic: Traffic) -> Ranking:
+        """From everything so far."""
+        return cls(history.runs, traffic)
+
+    def predict(self, knobs: Knobs) -> Figures | None:
+        """What a setting is expected to show; None when nothing is known of its batches."""
+        service = self.service(knobs)
+        if service is None:
+            return None
+        simulated = simulate(settings_of(knobs, self._queue), self._arrivals(), service, seed=self._traffic.seed)
+        return replace(figures_of(simulated), memory=self._memory * knobs.workers or None)
+
+    def _arrivals(self) -> Clients | np.ndarray[tuple[int], np.dtype[np.float64]]:
+        return self._traffic.arrivals(self._requests, self._traffic.seed)
+
+    def service(self, knobs: Knobs) -> ServiceTime | None:
+        """How long its batches are expected to take, from those with as many workers or the nearest number of them."""
+        alike = [run for run in self._runs if run.knobs.threads == knobs.threads]
+        if not alike:
+            return None
+        workers = min({run.knobs.workers for run in alike}, key=lambda number: abs(number - knobs.workers))
+        pooled = hopeful(
+            pool([run.service for run in alike if run.knobs.workers == workers and run.service is not None])
+        )
+        return pooled.with_workers(knobs.workers)
+
+
+def pool(services: Sequence[ServiceTime]) -> ServiceTime:
+    """One service time out of several measurements of the same thing: for each size the mean."""
+    last = services[-1]
+    found: dict[float, list[float]] = defaultdict(list)
+    for service in services:
+        for size, time in zip(service.sizes, service.times, strict=True):
+            found[size].append(time)
+    sizes = sorted(found)
+    means = [sum(found[size]) / len(found[size]) for size in sizes]
+    # Noise must not make a larger batch cheaper.
+    return replace(last, sizes=sizes, times=np.maximum.accumulate(means).tolist())
+
+
+def hopeful(service: ServiceTime) -> ServiceTime:
+    """With what the other sizes would cost at best, where only one was seen."""
+    if len(service.sizes) > 1:
+        return service
+    (size,), (time,) = service.sizes, service.times
+    smaller = {1.0: time / size} if size > 1 else {}
+    points = {**smaller, size: time, 2 * size: time}
+    return replace(service, sizes=list(points), times=list(points.values()))
+
+
+def settings_of(knobs: Knobs, queue: int) -> Settings:
+    """A setting in the simulator's words."""
+    return Settings(workers=knobs.workers, batch_size=knobs.batch_size, max_batch_delay=knobs.delay, queue_size=queue)
+
+
+def figures_of(simulated: Simulated) -> Figures:
+    """The figures of a simulation, without its beginning."""
+    samples = simulated.samples
+    begin = samples.sent.min() + BEGINNING * simulated.seconds
+    later = samples.where(samples.sent >= begin)
+    good = later.latency[later.ok]
+    p50, p99 = np.quantile(good, [0.5, 0.99]).tolist() if len(good) else (1e6, 1e6)
+    ends = (samples.sent + samples.latency / 1000)[samples.ok]
+    until = float(samples.sent.max())  # after the last arrival it only runs empty
+    inside = int(((ends >= begin) & (ends <= until)).sum())
+    return Figures(
+        throughput=float(inside / max(until - begin, 1e-9)),
+        p50=p50,
+        p99=p99,
+        failed=1 - float(later.ok.mean()) if len(later) else 1.0,
+        requests=len(later),
+    )

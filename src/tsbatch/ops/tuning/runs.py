@@ -1,0 +1,152 @@
+"""One run of one setting: a load on a model, and what it showed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from tsbatch.errors import UsageError
+from tsbatch.ops.diagnosis.known import Known
+from tsbatch.ops.diagnosis.running import known_of
+from tsbatch.ops.diagnosis.sources import known_of_result
+from tsbatch.ops.failure import ServerError
+from tsbatch.ops.instance import Instance
+from tsbatch.ops.measure.arrivals import Arrivals
+from tsbatch.ops.measure.data import Body
+from tsbatch.ops.measure.ledger import Progress
+from tsbatch.ops.measure.load import Load
+from tsbatch.ops.measure.result import BenchResult, Run
+from tsbatch.ops.measure.run import Plan, run_once
+from tsbatch.ops.measure.target import Target, environment, find_target
+from tsbatch.ops.simulation.fitting import of_bench
+from tsbatch.ops.simulation.service_time import ServiceTime
+from tsbatch.ops.tuning.knobs import Knobs
+from tsbatch.ops.tuning.observation import Observation, observe
+from tsbatch.ops.tuning.ranking import Traffic
+from tsbatch.ops.tuning.tuner import Refused
+
+TRIES: Final = 2
+"""A run in which a worker died says nothing of its setting the first time; the second time it does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """How each setting is measured.
+
+    Attributes:
+        traffic: the load.
+        bodies: what is sent.
+        seconds: how long is measured, after ``warm_up`` seconds that do not count.
+        timeout: seconds to wait for an answer.
+    """
+
+    traffic: Traffic
+    bodies: Sequence[Body]
+    seconds: float = 10.0
+    warm_up: float = 3.0
+    timeout: float = 30.0
+
+    def plan(self) -> Plan:
+        """As a load test's plan."""
+        return Plan(
+            clients=[self.traffic.clients] if self.traffic.clients else [],
+            rates=[self.traffic.rate] if self.traffic.rate else [],
+            arrivals=self.traffic.kind,
+            seconds=self.seconds,
+            warm_up=self.warm_up,
+            timeout=self.timeout,
+            seed=self.traffic.seed,
+        )
+
+    def load(self, target: Target, seed: int) -> Load:
+        """The load for one run; other random arrivals each time."""
+        rate, kind = self.traffic.rate, self.traffic.kind
+        return Load(
+            address=target.address,
+            bodies=self.bodies,
+            tokens=target.tokens,
+            clients=self.traffic.clients,
+            arrivals=None if rate is None else Arrivals(kind, rate, self.traffic.seed + seed),
+            warm_up=self.warm_up,
+            seconds=self.seconds,
+            timeout=self.timeout,
+        )
+
+
+@dataclass(slots=True)
+class Bench:
+    """Runs on one server.
+
+    Attributes:
+        script: how.
+        tell: told how a run goes.
+        runs: how many there were.
+    """
+
+    script: Script
+    tell: Callable[[Progress], None] | None = None
+    runs: int = field(default=0, init=False)
+
+    def run(self, instance: Instance, model: str, knobs: Knobs) -> Observation:
+        """Measure a model that has these settings now.
+
+        Raises:
+            Refused: with these settings it answers nothing.
+            ServerError: the server has ended.
+        """
+        for tries_left in reversed(range(TRIES)):
+            try:
+                run, target = self._once(instance, model)
+            except ServerError as error:
+                if tries_left and instance.running():
+                    continue
+                raise refused(instance, error) from error
+            if not tries_left or not _lost_worker(run, target):
+                break
+        if not instance.running():
+            raise ServerError(f"the server {instance.name!r} (process {instance.process.pid}) ended by itself")
+        with instance.management() as management:
+            return self._observed(run, target, knobs, known_of(management, model))
+
+    def _once(self, instance: Instance, model: str) -> tuple[Run, Target]:
+        with instance.management() as management:
+            management.wait_ready(model)
+        target = find_target(model, instance=instance.name)
+        self.runs += 1
+        traffic = self.script.traffic
+        load = self.script.load(target, self.runs)
+        return run_once(target, load, self.script.plan(), traffic.clients or traffic.rate, self.tell), target
+
+    def _observed(self, run: Run, target: Target, knobs: Knobs, known: Known) -> Observation:
+        plan = {**self.script.plan().to_json(), "repeat": 1}
+        result = BenchResult(target=target.to_json(), plan=plan, environment=environment(), runs=[run])
+        found = known_of_result(result, [run])
+        workers = [one for one in run.workers if one["name"] != "server"]
+        memory = [one["memory_private"] or one["memory_rss"] for one in workers]
+        return observe(
+            knobs,
+            run.samples,
+            replace(known, worker_cores=found.worker_cores, worker_memory=max(memory, default=None)),
+            seconds=run.seconds,
+            answered=run.answered,
+            memory=float(sum(memory)) if memory else None,
+            service=_service(result),
+            timeout=self.script.timeout,
+        )
+
+
+def _lost_worker(run: Run, target: Target) -> bool:
+    return len(run.workers) < len(target.pids) or any(worker["gone"] for worker in run.workers)
+
+
+def _service(result: BenchResult) -> ServiceTime | None:
+    try:
+        return of_bench(result, "a load test")
+    except UsageError:  # the answers do not tell it
+        return None
+
+
+def refused(instance: Instance, error: ServerError) -> ServerError:
+    """What a failure means: that setting is not to be had, or, when the server has ended, nothing is."""
+    return Refused(str(error)) if instance.running() else error

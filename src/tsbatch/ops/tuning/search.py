@@ -1,0 +1,237 @@
+"""Which setting to try next: the interface, and the careful search.
+
+A search is fed with everything that was measured and says what to measure next. It keeps nothing to itself: the same
+history leads to the same proposal, which is how a tuning that was interrupted goes on where it was.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from tsbatch.ops.diagnosis.advice import Setting, advise
+from tsbatch.ops.diagnosis.regimes import find
+from tsbatch.ops.tuning.history import History, Hypothesis
+from tsbatch.ops.tuning.knobs import ORDER, Knobs, Space
+from tsbatch.ops.tuning.objective import WORDS, Aim, Figures, Goal, merit, shown
+from tsbatch.ops.tuning.ranking import Ranking, Traffic
+
+HOPE: Final = 0.02
+"""Logarithm of the gain that a prediction must promise."""
+
+DOUBT: Final = -0.05
+"""Logarithm of the loss from which on a prediction outweighs the diagnosis."""
+
+HOPE_OF_TWO: Final = 0.05
+"""As :data:`HOPE`, of two knobs together, which cost twice the runs."""
+
+HOPELESS: Final = -1.0
+"""Of a setting that is expected to break a limit."""
+
+EQUAL: Final = 0.01
+"""Predictions that differ by less are the same."""
+
+TRIES: Final = 2
+"""Positions of one knob, or pairs of knobs, that are tried beside one incumbent."""
+
+BUSY: Final = 0.5
+"""Cores from which on a worker computes rather than waits, so that its threads matter."""
+
+
+class Search(Protocol):
+    """A generator of settings, fed with measurements."""
+
+    def propose(self, history: History) -> Hypothesis | None:
+        """What to measure next; None when there is nothing left that is worth it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Careful:
+    """One knob at a time, as an engineer would turn them.
+
+    First what the diagnosis of the incumbent says, to the position of that knob which the simulator likes best; then
+    the other knobs, the most promising first. A knob of which the simulator promises nothing is left alone. When no
+    single knob promises anything, two may: more workers help only when the first of them does not take all requests
+    into its batch. Then one is turned to prepare for the other, and both are kept or neither.
+
+    Attributes:
+        goal: what is wanted.
+        space: the positions of the knobs.
+        traffic: the load.
+    """
+
+    goal: Goal
+    space: Space
+    traffic: Traffic
+
+    def propose(self, history: History) -> Hypothesis | None:
+        """See :class:`Search`."""
+        view = _View(self.goal, self.space, history, Ranking.of(history, self.traffic))
+        return _second_of_two(view) or _single(view) or _first_of_two(view)
+
+
+class _View:
+    """What the search looks at for one proposal.
+
+    Args:
+        goal: what is wanted.
+        space: the positions of the knobs.
+        history: everything so far.
+        ranking: what the simulator expects.
+    """
+
+    def __init__(self, goal: Goal, space: Space, history: History, ranking: Ranking) -> None:
+        self.goal, self.space, self.history, self._ranking = goal, space, history, ranking
+        self.incumbent, self.tried = history.incumbent, history.tried()
+        self.latest = history.latest(self.incumbent)
+        self.aim: Aim = goal.aim([run.figures for run in history.of(self.incumbent)])
+        self.base = ranking.predict(self.incumbent)
+        self.steps = history.since_last_kept()
+        evidence = self.latest.evidence
+        self.finding = None if evidence is None else find(evidence)
+        self.advice = None
+        if evidence is not None and self.finding is not None:
+            self.advice = advise(self.finding.regime, evidence, self.latest.known)
+
+    @property
+    def advised(self) -> Setting | None:
+        """The knob that the diagnosis names."""
+        return self.advice.change.setting if self.advice and self.advice.change else None
+
+    def choice(self, knobs: Knobs, setting: Setting) -> _Choice:
+        """A setting with what is hoped of it."""
+        predicted = self._ranking.predict(knobs)
+        if self.base is None or predicted is None or predicted.of(self.aim) != predicted.of(self.aim):
+            return _Choice(setting, knobs, 0.0, None)
+        over = [name for name in self.goal.broken(predicted) if name not in self.goal.broken(self.base)]
+        hope = HOPELESS if over else merit(predicted, self.aim) - merit(self.base, self.aim)
+        return _Choice(setting, knobs, hope, predicted)
+
+    def distance(self, knobs: Knobs) -> tuple[int, float]:
+        """How far a setting is from the incumbent, more workers counting most: of equals the nearest is taken."""
+        here, there = self.incumbent, knobs
+        others = abs(there.batch_size - here.batch_size) / 64 + abs(there.delay - here.delay) / 200
+        return max(0, there.workers - here.workers), others + abs((there.threads or 0) - (here.threads or 0))
+
+    def hypothesis(
+        self, choice: _Choice, why: str, base: Knobs | None = None, prepares: Knobs | None = None
+    ) -> Hypothesis:
+        """A choice as a hypothesis with its evidence."""
+        said = [f"{self.finding.regime}: {self.finding.headline}", *self.finding.evidence] if self.finding else []
+        if choice.predicted is not None and self.base is not None:
+            before, after = (shown(self.aim, one.of(self.aim)) for one in (self.base, choice.predicted))
+            said.append(f"the simulator expects {WORDS[self.aim][0]} {before} → {after}")
+        return Hypothesis(
+            knobs=choice.knobs,
+            setting=choice.setting,
+            why=why,
+            evidence=said,
+            predicted=choice.predicted,
+            base=base,
+            prepares=prepares,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    setting: Setting
+    knobs: Knobs
+    hope: float
+    predicted: Figures | None
+
+    @property
+    def known(self) -> bool:
+        """Whether the simulator can tell."""
+        return self.predicted is not None
+
+
+def _single(view: _View) -> Hypothesis | None:
+    """The diagnosis's knob, or the most promising one; None when none promises anything."""
+    weary = Counter(step.hypothesis.setting for step in view.steps)
+    choices = [found for setting in ORDER if weary[setting] < TRIES and (found := _best(view, setting)) is not None]
+    # Where nothing can be predicted the order of the knobs is left.
+    choices.sort(key=lambda choice: (choice.setting != view.advised, -choice.hope))
+    for choice in choices:
+        if _worth(view, choice):
+            return view.hypothesis(choice, _reason(view, choice))
+    return None
+
+
+def _best(view: _View, setting: Setting) -> _Choice | None:
+    """The most promising position of one knob that was not tried; of equals the nearest."""
+    turns = [knobs for knobs in view.space.turns(view.incumbent, setting) if knobs not in view.tried]
+    return _nearest_of_best(view, [view.choice(knobs, setting) for knobs in turns])
+
+
+def _nearest_of_best(view: _View, choices: Sequence[_Choice]) -> _Choice | None:
+    most = max((choice.hope for choice in choices), default=0.0)
+    return min(
+        (choice for choice in choices if choice.hope >= most - EQUAL),
+        key=lambda choice: view.distance(choice.knobs),
+        default=None,
+    )
+
+
+def _worth(view: _View, choice: _Choice) -> bool:
+    if choice.known:
+        return choice.hope >= HOPE or (choice.setting == view.advised and choice.hope > DOUBT)
+    if choice.setting != "threads" or choice.setting == view.advised:
+        return True
+    busy = view.latest.known.worker_cores
+    return busy is not None and busy >= BUSY
+
+
+def _reason(view: _View, choice: _Choice) -> str:
+    if view.advice is not None and choice.setting == view.advised:
+        return view.advice.why
+    if choice.known:
+        return f"Of the knobs that are left, this one promises most for {WORDS[view.aim][0]}."
+    return "Nothing is known of its effect yet; the next knob in the usual order."
+
+
+def _first_of_two(view: _View) -> Hypothesis | None:
+    """The first of two knobs that only together promise something; None when no two do."""
+    if view.base is None or sum(step.hypothesis.prepares is not None for step in view.steps) >= TRIES:
+        return None
+    both = [
+        view.choice(after, second)
+        for first, second in itertools.combinations(ORDER, 2)
+        for before in view.space.turns(view.incumbent, first)
+        for after in view.space.turns(before, second)
+        if after not in view.tried
+    ]
+    goal = _nearest_of_best(view, both)
+    if goal is None or goal.hope < HOPE_OF_TWO:
+        return None
+    halves = [
+        view.choice(view.incumbent.turned(one, goal.knobs.value(one)), one)
+        for one in view.incumbent.differences(goal.knobs)
+    ]
+    half = max(halves, key=lambda choice: choice.hope)
+    if half.knobs in view.tried:
+        return _last_half(view, goal.knobs, half.knobs)
+    (other,) = half.knobs.differences(goal.knobs)
+    why = (
+        f"No single knob promises anything. This one alone does not either, but {other} "
+        f"{half.knobs.value(other)} → {goal.knobs.value(other)} after it does."
+    )
+    return view.hypothesis(half, why, prepares=goal.knobs)
+
+
+def _second_of_two(view: _View) -> Hypothesis | None:
+    """What the last step prepared, if it still promises something."""
+    last = view.steps[-1].hypothesis if view.steps else None
+    if last is None or last.prepares is None or last.prepares in view.tried:
+        return None
+    return _last_half(view, last.prepares, last.knobs)
+
+
+def _last_half(view: _View, goal: Knobs, half: Knobs) -> Hypothesis | None:
+    (setting,) = half.differences(goal)
+    choice = view.choice(goal, setting)
+    if choice.hope < HOPE:
+        return None
+    return view.hypothesis(choice, "The second of two knobs that only help together.", base=half)

@@ -1,0 +1,230 @@
+"""A whole ``tsbatch tune``, from what somebody asked for to what is written down."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from tsbatch.errors import UsageError
+from tsbatch.ops.model_config import CONFIG_NAME, dump
+from tsbatch.ops.report.page import save
+from tsbatch.ops.server import reach
+from tsbatch.ops.tuning.history import History, Hypothesis
+from tsbatch.ops.tuning.journal import LOG, Journal, Log, Written
+from tsbatch.ops.tuning.knobs import Knobs, Space, space_around
+from tsbatch.ops.tuning.noise import START_RUNS
+from tsbatch.ops.tuning.objective import Goal
+from tsbatch.ops.tuning.place import LiveServer, PrivateCopy, config_of, knobs_of, of_archive, of_running
+from tsbatch.ops.tuning.ranking import Ranking
+from tsbatch.ops.tuning.report import headline, report_of_tuning
+from tsbatch.ops.tuning.result import Seen
+from tsbatch.ops.tuning.runs import Bench, Script
+from tsbatch.ops.tuning.sampler import Sampler
+from tsbatch.ops.tuning.search import Careful, Search
+from tsbatch.ops.tuning.show import Listeners, Screen
+from tsbatch.ops.tuning.tuner import Outcome, System, Tuning
+
+REPORT: Final = "report.html"
+ENDINGS: Final = (".mar", ".tar.gz")
+
+Kind = Literal["careful", "tpe"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What somebody asked for.
+
+    Attributes:
+        model: a name on the running server, or an archive.
+        data: the file that the bodies came from.
+        goal: what is wanted.
+        script: how each setting is measured.
+        search: which search.
+        live: on the server in use.
+        budget: runs in all.
+        folder: where journal, log and report go.
+        fresh: begin anew, whatever is there.
+        instance: the running server's name.
+    """
+
+    model: str
+    data: Path
+    goal: Goal
+    script: Script
+    search: Kind = "careful"
+    live: bool = False
+    budget: int
+    folder: Path
+    fresh: bool = False
+    instance: str = "default"
+
+    @property
+    def archive(self) -> Path | None:
+        """The archive that was named; None for a model on the server."""
+        path = Path(self.model)
+        return path if self.model.endswith(ENDINGS) or path.is_dir() else None
+
+    def about(self, start: Knobs) -> dict[str, Any]:
+        """What a journal has to be about to go on with it."""
+        script = self.script
+        return {
+            "model": self.model,
+            "data": str(self.data),
+            "start": start.to_json(),
+            "goal": self.goal.to_json(),
+            "load": str(script.traffic),
+            "arrivals": script.traffic.kind,
+            "seconds": script.seconds,
+            "warm_up": script.warm_up,
+            "seed": script.traffic.seed,
+            "search": self.search,
+            "live": self.live,
+            "budget": self.budget,
+        }
+
+
+@dataclass(slots=True)
+class Place:
+    """Where it is measured, and what is there.
+
+    Attributes:
+        system: what can be measured.
+        start: the settings that there are.
+        config: what its model-config.yaml says; on a server in use, what of it the server tells.
+    """
+
+    system: System
+    start: Knobs
+    config: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def threads(self) -> bool:
+        """Whether its handler can be told its threads."""
+        return isinstance(self.config.get("tsbatch"), dict)
+
+
+@contextlib.contextmanager
+def place_of(order: Order, screen: Screen) -> Iterator[Place]:
+    """The place that somebody asked for.
+
+    Raises:
+        UsageError: there is no such archive, model or server.
+        ServerError: a server cannot be reached or started.
+    """
+    bench = Bench(order.script, screen.run)
+    archive = order.archive
+    if archive is not None:
+        if order.live:
+            raise UsageError(f"--live is for a model on a running server; {archive} is an archive")
+        if not archive.exists():
+            raise UsageError(f"no such archive: {archive}")
+        with PrivateCopy(of_archive(archive), bench, screen.told) as copy:
+            yield Place(copy, knobs_of(copy.config), copy.config)
+        return
+    instance = reach(order.instance)
+    with instance.management() as management:
+        described = management.describe(order.model)
+    if order.live:
+        with LiveServer(instance, order.model, bench, screen.told) as live:
+            yield Place(live, live.start, live.config)
+        return
+    with PrivateCopy(of_running(instance, described), bench, screen.told) as copy:
+        yield Place(copy, knobs_of(described), copy.config)
+
+
+class Around:
+    """A search whose space follows from the first runs: what machine it is, and what a worker needs.
+
+    Args:
+        start: the settings that there are.
+        goal: what is wanted.
+        threads: whether the handler can be told its threads.
+        make: the search for a space.
+    """
+
+    def __init__(self, start: Knobs, goal: Goal, *, threads: bool, make: Callable[[Space], Search]) -> None:
+        self._start, self._goal, self._threads, self._make = start, goal, threads, make
+
+    def space(self, history: History) -> Space:
+        """The settings that are tried."""
+        memory = None if self._goal.memory is None else int(self._goal.memory)
+        known = history.start[-1].known.to_json()
+        return space_around(self._start, known, memory=memory, threads=self._threads)
+
+    def propose(self, history: History) -> Hypothesis | None:
+        """See :class:`tsbatch.ops.tuning.search.Search`."""
+        return self._make(self.space(history)).propose(history)
+
+
+def search_of(order: Order, place: Place) -> Around:
+    """The search that somebody asked for."""
+    traffic, goal = order.script.traffic, order.goal
+
+    def make(space: Space) -> Search:
+        return Sampler(goal, space, traffic.seed) if order.search == "tpe" else Careful(goal, space, traffic)
+
+    return Around(place.start, goal, threads=place.threads, make=make)
+
+
+def tune(order: Order, place: Place, screen: Screen) -> Outcome:
+    """Tune, and write journal, log and report.
+
+    Raises:
+        UsageError: the folder holds another tuning's journal.
+        ServerError: nothing can be measured any more.
+    """
+    about = order.about(place.start)
+    journal = Journal(order.folder, about, fresh=order.fresh)
+    log = Log(order.folder / LOG)
+    with contextlib.closing(journal), contextlib.closing(log):
+        tuning = Tuning(
+            system=Written(place.system, journal),
+            search=search_of(order, place),
+            goal=order.goal,
+            start=place.start,
+            budget=order.budget,
+            listener=Listeners([log, screen]),
+        )
+        outcome = tuning.run()
+        log.say(f"Result: {headline(outcome)}")
+    save(report_of_tuning(outcome, order.goal, about, order.script.seconds), order.folder / REPORT)
+    return outcome
+
+
+def rank(order: Order, place: Place) -> list[Seen]:
+    """Measure what there is, and let the simulator rank every setting; the best first.
+
+    Raises:
+        UsageError: the answers do not tell how long batches took.
+        ServerError: nothing can be measured.
+    """
+    history = History()
+    with contextlib.closing(Journal(order.folder, order.about(place.start), fresh=order.fresh)) as journal:
+        system = Written(place.system, journal)
+        for _ in range(START_RUNS):
+            history.start.append(system.measure(place.start))
+            history.runs.append(history.start[-1])
+    ranking = Ranking.of(history, order.script.traffic)
+    space = search_of(order, place).space(history)
+    found = [(knobs, ranking.predict(knobs)) for knobs in space.every()]
+    known = [Seen(knobs, 0, figures, keeps=not order.goal.broken(figures)) for knobs, figures in found if figures]
+    if not known:
+        raise UsageError("the answers tell no handler times (Server-Timing), so nothing can be simulated")
+    objective = order.goal.objective
+    sign = -1 if objective == "throughput" else 1
+    return sorted(known, key=lambda one: (not one.keeps, sign * one.figures.of(objective)))
+
+
+def write_config(place: Place, outcome: Outcome, folder: Path) -> Path | None:
+    """Write the recommended model-config.yaml: the archive's own with the settings that changed; None when none did."""
+    if outcome.recommended is None or not outcome.changed:
+        return None
+    config = {**place.config, **config_of(outcome.recommended)}
+    if outcome.recommended.threads is not None:
+        config["tsbatch"] = {**config.get("tsbatch", {}), "threads": outcome.recommended.threads}
+    path = folder / CONFIG_NAME
+    path.write_bytes(dump(config))
+    return path

@@ -1,0 +1,146 @@
+"""How a tuning goes, and its result, on a terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from tsbatch.ops import console
+from tsbatch.ops.measure.ledger import Progress
+from tsbatch.ops.measure.view import describe
+from tsbatch.ops.tuning.history import History, Hypothesis, Step
+from tsbatch.ops.tuning.journal import figures_line, turn_text
+from tsbatch.ops.tuning.knobs import Knobs
+from tsbatch.ops.tuning.objective import WORDS, Goal, mean, shown
+from tsbatch.ops.tuning.report import STEP_COLUMNS, headline, step_rows
+from tsbatch.ops.tuning.result import Seen, advice, expected
+from tsbatch.ops.tuning.tuner import Listener, Outcome
+
+
+class Listeners:
+    """Tells several listeners; see :class:`tsbatch.ops.tuning.tuner.Listener`.
+
+    Args:
+        listeners: whom.
+    """
+
+    def __init__(self, listeners: Sequence[Listener]) -> None:
+        self._listeners = listeners
+
+    def measuring(self, knobs: Knobs, what: str, runs: int) -> None:
+        """A run begins."""
+        for one in self._listeners:
+            one.measuring(knobs, what, runs)
+
+    def started(self, history: History) -> None:
+        """The incumbent's noise is known."""
+        for one in self._listeners:
+            one.started(history)
+
+    def proposed(self, hypothesis: Hypothesis, history: History) -> None:
+        """A hypothesis is about to be tried."""
+        for one in self._listeners:
+            one.proposed(hypothesis, history)
+
+    def judged(self, step: Step, history: History) -> None:
+        """It was."""
+        for one in self._listeners:
+            one.judged(step, history)
+
+
+class Screen:
+    """Shows the steps as they come, how long it may still take, and the best so far.
+
+    Args:
+        step: the moving line.
+        goal: what is wanted.
+        budget: runs in all.
+        seconds: how long a run takes, until one was measured.
+    """
+
+    def __init__(self, step: console.Step, goal: Goal, budget: int, seconds: float) -> None:
+        self._step, self._goal, self._budget = step, goal, budget
+        self._each, self._runs, self._began = seconds, 0, time.monotonic()
+        self._title, self._best = "", ""
+
+    def run(self, progress: Progress) -> None:
+        """How a run goes."""
+        if console.console.is_terminal:
+            self._step.describe(f"{self._title}: {describe(progress)}")
+
+    def told(self, message: str) -> None:
+        """What else is being done."""
+        if console.console.is_terminal:
+            self._step.describe(message)
+
+    def measuring(self, knobs: Knobs, what: str, runs: int) -> None:
+        """A run begins: with the time that all the others may take."""
+        now = time.monotonic()
+        if runs > self._runs:
+            # Those that come from the journal take no time.
+            self._each = max(self._each, now - self._began)
+            self._step.advance(runs - self._runs)
+        self._runs, self._began = runs, now
+        left = max(0, self._budget - runs) * self._each
+        self._title = f"{what} ({knobs}), at most {_minutes(left)} left{self._best}"
+        self._step.describe(self._title)
+
+    def started(self, history: History) -> None:
+        """What there is."""
+        console.say(f"what there is: {figures_line([run.figures for run in history.start])}")
+        self._remember(history)
+
+    def proposed(self, hypothesis: Hypothesis, history: History) -> None:
+        """What is tried next, and why."""
+        turned = turn_text(hypothesis, history.incumbent)
+        console.say(f"step {len(history.steps) + 1}: {turned}\n  {hypothesis.why}")
+
+    def judged(self, step: Step, history: History) -> None:
+        """What came out."""
+        console.say(f"  {step.judgement.verdict}: {step.judgement.why}")
+        self._remember(history)
+
+    def _remember(self, history: History) -> None:
+        typical = mean([run.figures for run in history.of(history.incumbent)])
+        aim = self._goal.objective
+        self._best = (
+            f"; best so far {WORDS[aim][0]} {shown(aim, typical.of(aim))}" if typical.of(aim) == typical.of(aim) else ""
+        )
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+def show(outcome: Outcome, goal: Goal, seconds: float) -> None:
+    """The result, on stdout."""
+    console.out.print(headline(outcome), markup=False, soft_wrap=True)
+    console.table(STEP_COLUMNS, step_rows(outcome), title="\nsteps")
+    told = expected(outcome)
+    if told:
+        rows = [
+            [
+                WORDS[name][0],
+                shown(name, one.value),
+                *("" if end is None else shown(name, max(0.0, end)) for end in (one.low, one.high)),
+            ]
+            for name, one in told.items()
+        ]
+        console.table(["expected", "typical", "from", "to"], rows, title=f"\n{len(outcome.expected())} runs")
+    if outcome.recommended is not None:
+        console.out.print(f"\n# model-config.yaml\n{outcome.recommended.yaml()}", markup=False)
+    for note in advice(outcome, goal, seconds):
+        console.say(f"note: {note}")
+
+
+def show_ranking(ranked: Sequence[Seen]) -> None:
+    """What the simulator expects of the settings, the best first."""
+    rows = [
+        [
+            str(one.knobs),
+            *(round(one.figures.of(name), 1) for name in ("throughput", "p50", "p99")),
+            "yes" if one.keeps else "no",
+        ]
+        for one in ranked
+    ]
+    console.table(["setting", "requests/s", "P50 ms", "P99 ms", "keeps the limits"], rows)

@@ -1,0 +1,189 @@
+"""The tuning itself: propose, measure in turns, keep or not, until nothing is left; then confirm.
+
+::
+
+    incumbent, several times ─ proposal ─ incumbent and candidate in turns ─ kept or not ─┐
+                                  └───────────────────────────────────────────────────────┘
+                                                   └ nothing left, or no time ─ confirming runs ─ recommendation
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal, Protocol
+
+from tsbatch.ops.failure import ServerError
+from tsbatch.ops.tuning.history import History, Hypothesis, Judgement, Step
+from tsbatch.ops.tuning.knobs import Knobs
+from tsbatch.ops.tuning.noise import MOST_PAIRS, START_RUNS, judge
+from tsbatch.ops.tuning.objective import Figures, Goal, mean
+from tsbatch.ops.tuning.observation import Observation
+from tsbatch.ops.tuning.search import Search
+
+BUDGET: Final = 36
+"""Runs in all. A quarter of the grid of 4 workers, 6 batch sizes and 6 delays."""
+
+CONFIRM: Final = 2
+"""Runs of the recommendation at the end."""
+
+
+class Refused(ServerError):
+    """One setting cannot be had, its load failed for example; the server itself is well."""
+
+
+class System(Protocol):
+    """What is tuned: anything that can be set and measured."""
+
+    def measure(self, knobs: Knobs) -> Observation:
+        """One run with these settings.
+
+        Raises:
+            Refused: this setting cannot be had.
+            ServerError: nothing can be measured any more.
+        """
+
+
+class Listener(Protocol):
+    """Who is told how it goes; each step as soon as it is there."""
+
+    def measuring(self, knobs: Knobs, what: str, runs: int) -> None:
+        """A run begins; so many were done."""
+
+    def started(self, history: History) -> None:
+        """The incumbent's noise is known."""
+
+    def proposed(self, hypothesis: Hypothesis, history: History) -> None:
+        """A hypothesis is about to be tried."""
+
+    def judged(self, step: Step, history: History) -> None:
+        """It was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a tuning found.
+
+    Attributes:
+        history: everything that was tried.
+        recommended: the setting to use; None when none was seen that keeps the limits.
+        confirmed: the recommendation's confirming runs, and those of settings that did not stand them.
+        ended: why it stopped: nothing left that helps, or no runs left.
+    """
+
+    history: History
+    recommended: Knobs | None
+    confirmed: Sequence[Observation] = ()
+    ended: Literal["nothing left", "no runs left"] = "nothing left"
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything else than what was there is recommended."""
+        return self.recommended is not None and self.recommended != self.history.start[0].knobs
+
+    def expected(self) -> list[Figures]:
+        """The recommendation's runs, all of them."""
+        return [] if self.recommended is None else [run.figures for run in self.history.of(self.recommended)]
+
+
+@dataclass(slots=True)
+class Tuning:
+    """One tuning on its way.
+
+    Attributes:
+        system: what is tuned.
+        search: what proposes.
+        goal: what is wanted.
+        start: what is there.
+        budget: runs in all.
+        listener: who is told.
+    """
+
+    system: System
+    search: Search
+    goal: Goal
+    start: Knobs
+    budget: int = BUDGET
+    listener: Listener | None = None
+    history: History = field(default_factory=History)
+
+    def run(self) -> Outcome:
+        """Tune.
+
+        Raises:
+            ServerError: nothing can be measured any more; the runs so far are in the journal.
+        """
+        for _ in range(START_RUNS):
+            self.history.start.append(self._again(self.start, "what is there"))
+        self._tell(lambda listener: listener.started(self.history))
+        ended: Literal["nothing left", "no runs left"] = "nothing left"
+        while hypothesis := self.search.propose(self.history):
+            if self._left() < 2:
+                ended = "no runs left"
+                break
+            self._tell(lambda listener, new=hypothesis: listener.proposed(new, self.history))  # type: ignore[misc]
+            step = self._try(hypothesis)
+            self.history.steps.append(step)
+            self._tell(lambda listener, new=step: listener.judged(new, self.history))  # type: ignore[misc]
+        return self._confirm(ended)
+
+    def _left(self) -> int:
+        return self.budget - CONFIRM - len(self.history.runs)
+
+    def _measure(self, knobs: Knobs, what: str) -> Observation:
+        self._tell(lambda listener: listener.measuring(knobs, what, len(self.history.runs)))
+        observation = self.system.measure(knobs)
+        self.history.runs.append(observation)
+        return observation
+
+    def _again(self, knobs: Knobs, what: str) -> Observation:
+        """Measure something that was measured before; that it cannot be had any more is no candidate's fault."""
+        try:
+            return self._measure(knobs, what)
+        except Refused as error:
+            raise ServerError(str(error)) from error
+
+    def _try(self, hypothesis: Hypothesis) -> Step:
+        incumbent, pairs = self.history.incumbent, list[tuple[Observation, Observation]]()
+        judgement = Judgement(verdict="cannot tell", aim=self.goal.objective, why="no runs left to compare them")
+        while len(pairs) < MOST_PAIRS and self._left() >= 2:
+            try:
+                pairs.append(self._pair(incumbent, hypothesis.knobs, len(pairs)))
+            except Refused as error:
+                why = f"it cannot be had: {error}"
+                judgement = Judgement(verdict="failed", aim=judgement.aim, why=why)
+                break
+            figures = [(before.figures, after.figures) for before, after in pairs]
+            judgement, final = judge(self.history, self.goal, figures)
+            if hypothesis.prepares and judgement.verdict in ("no gain", "cannot tell"):
+                # What only prepares for the next step need not prove itself.
+                judgement = replace(judgement, verdict="on the way")
+                break
+            if final:
+                break
+        return Step(hypothesis=hypothesis, incumbent=incumbent, pairs=pairs, judgement=judgement)
+
+    def _pair(self, incumbent: Knobs, candidate: Knobs, number: int) -> tuple[Observation, Observation]:
+        """Both next to each other in time, in turns which of them is first; a run that has just been made counts."""
+        if number % 2 == 0:
+            latest = self.history.runs[-1]
+            before = latest if number == 0 and latest.knobs == incumbent else self._again(incumbent, "what is there")
+            return before, self._measure(candidate, "the candidate")
+        after = self._measure(candidate, "the candidate")
+        return self._again(incumbent, "what is there"), after
+
+    def _confirm(self, ended: Literal["nothing left", "no runs left"]) -> Outcome:
+        """Measure the best setting again, by itself; the next best where it breaks a limit then."""
+        confirmed: list[Observation] = []
+        for knobs in reversed(self.history.kept()):
+            if self.goal.broken(mean([run.figures for run in self.history.of(knobs)])):
+                continue
+            runs = [self._again(knobs, "the recommendation, to confirm it") for _ in range(CONFIRM)]
+            confirmed += runs
+            if not any(self.goal.broken(run.figures) for run in runs):
+                return Outcome(self.history, knobs, confirmed, ended)
+        return Outcome(self.history, None, confirmed, ended)
+
+    def _tell(self, tell: Callable[[Listener], None]) -> None:
+        if self.listener is not None:
+            tell(self.listener)

@@ -1,0 +1,26 @@
+"""Issue 7, line 3: from the start that people really have, step by step, as it would be shown to a colleague."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.acceptance.support import embedding_archive
+from tests.acceptance.tuned import steps_text, tune
+from tests.varied import TEXTS
+
+CLIENTS = 20
+
+
+@pytest.mark.parametrize("batch_size, delay", [(1, 100), (32, 200)])
+def test_twenty_clients_on_the_embedding_model(batch_size, delay, tmp_path, capsys, record_property):
+    archive = embedding_archive(tmp_path, batch_size=batch_size, delay=delay)
+    data = tmp_path / "texts.txt"
+    data.write_text("\n".join(text.replace("\n", " ") for text in TEXTS if text.strip()), encoding="utf-8")
+    told = tune(capsys, archive, "--data", data, "--concurrency", CLIENTS, "--output", tmp_path / "out")
+    for number, line in enumerate(steps_text(told)):
+        record_property(f"batch_{batch_size}_step_{number}", line)
+    record_property(f"batch_{batch_size}_recommended", f"{told['recommended']} after {told['runs']} runs")
+    assert all(len(step["change"].split(",")) == 1 for step in told["steps"]), "one knob a step"
+    assert all(step["why"] and step["evidence"] for step in told["steps"])
+    before = told["seen"][0]["figures"]
+    assert told["expected"]["throughput"]["value"] >= 0.98 * before["throughput"]

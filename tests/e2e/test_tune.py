@@ -1,0 +1,68 @@
+"""``tsbatch tune`` on a real TorchServe, as short as it can be; the long ones are in tests/acceptance."""
+
+from __future__ import annotations
+
+import json
+
+import psutil
+import pytest
+
+from tests.acceptance.regimes import OURS
+from tests.e2e.support import make_archive
+from tsbatch.cli import main
+from tsbatch.ops import instance as instances
+
+CONFIG = """
+minWorkers: 1
+maxWorkers: 1
+batchSize: 8
+maxBatchDelay: 300
+responseTimeout: 60
+startupTimeout: 120
+handler:
+  fixed: 20
+  each: 1
+"""
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory):
+    return make_archive(tmp_path_factory.mktemp("tune"), "sleeper", OURS, config=CONFIG)
+
+
+@pytest.fixture
+def data(tmp_path):
+    path = tmp_path / "data.jsonl"
+    path.write_text("1\n2\n3\n")
+    return path
+
+
+def tune(capsys, *words):
+    short = ["--concurrency", "4", "--duration", "1", "--warm-up", "0.5", "--budget", "8", "--json"]
+    code = main(["tune", *map(str, words), *short])
+    captured = capsys.readouterr()
+    assert code == 0, captured.err
+    return json.loads(captured.out)
+
+
+def java():
+    return {process.pid for process in psutil.process_iter(["name"]) if process.info["name"] == "java"}
+
+
+def test_a_private_copy_finds_that_nobody_need_wait_and_leaves_nothing(archive, data, tmp_path, capsys):
+    before = java()
+    told = tune(capsys, archive, "--data", data, "--output", tmp_path / "out", "--write", "--p99", "1s")
+    step = told["steps"][0]
+    assert (step["setting"], step["verdict"]) == ("maxBatchDelay", "kept")
+    assert told["recommended"]["delay"] < 300
+    assert told["expected"]["p99"]["value"] < 200
+    assert f"maxBatchDelay: {told['recommended']['delay']}\n" in (tmp_path / "out" / "model-config.yaml").read_text()
+    assert "fixed: 20" in (tmp_path / "out" / "model-config.yaml").read_text()
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "journal.jsonl",
+        "log.txt",
+        "model-config.yaml",
+        "report.html",
+    }
+    assert not [name for name in instances.names() if name.startswith("tune")]
+    assert java() <= before

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import pytest
+
+from tsbatch.cli import main
+from tsbatch.errors import UsageError
+from tsbatch.ops.commands_tune import goal_of, traffic_of
+
+
+@pytest.fixture
+def data(tmp_path):
+    path = tmp_path / "data.jsonl"
+    path.write_text("1\n")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "words, says",
+    [
+        ([], "nothing to tune; expected: tsbatch tune NAME|MAR --data FILE"),
+        (["m.mar", "--data", "DATA", "--rate", "5", "--concurrency", "3"], "different loads"),
+        (["m.mar", "--data", "DATA", "--rate", "-5"], "--rate is -5"),
+        (["m.mar", "--data", "DATA", "--p99", "fast"], "expected a time like 100ms"),
+        (["m.mar", "--data", "DATA", "--max-memory", "much"], "expected a size like 8GB"),
+        (["m.mar", "--data", "DATA", "--rate", "5", "--objective", "throughput"], "the requests/s are the load's"),
+        (["m.mar", "--data", "DATA", "--live"], "--live is for a model on a running server"),
+        (["m.mar", "--data", "DATA"], "no such archive: m.mar"),
+        (["m.mar", "--data", "missing.jsonl"], "missing.jsonl"),
+        (["embed", "--data", "DATA", "--name", "nobody"], "no server named 'nobody'"),
+        (["--restore", "--name", "nobody"], "no server named 'nobody'"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(words, says, data, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["tune", *(data if word == "DATA" else word for word in words)]) == 2
+    assert says in " ".join(capsys.readouterr().err.split())
+    assert not list(tmp_path.glob("tune-*"))
+
+
+def test_without_a_load_there_are_eight_clients():
+    assert traffic_of(None, None, "poisson", 0).clients == 8
+    assert traffic_of(None, 5.0, "uniform", 3).clients is None
+    with pytest.raises(UsageError):
+        traffic_of(1, 1.0, "poisson", 0)
+
+
+def test_the_objective_follows_from_the_load():
+    assert goal_of(None, "100ms", None, open_loop=False).objective == "throughput"
+    assert goal_of(None, None, "1GB", open_loop=True).objective == "p99"
+    assert goal_of("memory", None, None, open_loop=True).objective == "memory"

@@ -1,0 +1,132 @@
+"""A tuning that was interrupted is gone through again with the runs that are there."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.unit.ops.tuning.made_up import START, Listed, MadeUp
+from tsbatch.errors import UsageError
+from tsbatch.ops.tuning.journal import Journal, Log, Written, read_lines, step_text
+from tsbatch.ops.tuning.objective import Goal
+from tsbatch.ops.tuning.tuner import Tuning
+
+TWO, THREE = START.turned("workers", 2), START.turned("workers", 3)
+ABOUT = {"model": "embed", "load": "8 clients"}
+
+
+class Killed(Exception):
+    pass
+
+
+class Mortal(MadeUp):
+    """Is killed at its n-th run."""
+
+    def __init__(self, dies_at=None, **values):
+        super().__init__(**values)
+        self.dies_at = dies_at
+
+    def measure(self, knobs):
+        if len(self.log) == self.dies_at:
+            raise Killed
+        return super().measure(knobs)
+
+
+def run(folder, system, listener=None, **options):
+    journal = Journal(folder, ABOUT, **options)
+    try:
+        tuning = Tuning(
+            system=Written(system, journal), search=Listed(TWO, THREE), goal=Goal(), start=START, listener=listener
+        )
+        return tuning.run()
+    finally:
+        journal.close()
+
+
+def system(**values):
+    return Mortal(rate=lambda knobs: 100.0 * knobs.workers, noise=0.0, refused=(THREE,), **values)
+
+
+@pytest.mark.parametrize("dies_at", range(1, 8))
+def test_it_goes_on_where_it_was_killed(tmp_path, dies_at):
+    whole = run(tmp_path / "whole", system())
+    first = system(dies_at=dies_at)
+    with pytest.raises(Killed):
+        run(tmp_path / "killed", first)
+    second = system()
+    outcome = run(tmp_path / "killed", second)
+    assert outcome.recommended == whole.recommended == TWO
+    assert outcome.history.steps == whole.history.steps
+    assert [*first.log, *second.log] == [START] * 4 + [TWO] + [THREE] + [TWO, TWO]
+
+
+def test_a_setting_that_could_not_be_had_is_not_tried_again(tmp_path):
+    run(tmp_path, system())
+    again = system()
+    run(tmp_path, again)
+    assert again.log == []
+
+
+def test_half_a_line_at_the_end_is_left_out(tmp_path):
+    with pytest.raises(Killed):
+        run(tmp_path, system(dies_at=4))
+    path = tmp_path / "journal.jsonl"
+    path.write_bytes(path.read_bytes()[:-40])
+    second = system()
+    run(tmp_path, second)
+    assert second.log[:2] == [START, TWO]
+
+
+def test_the_journal_of_another_tuning_is_not_gone_on_with(tmp_path):
+    Journal(tmp_path, ABOUT).close()
+    with pytest.raises(UsageError, match="another tuning \\(load differ\\); choose another --output, or begin anew"):
+        Journal(tmp_path, {**ABOUT, "load": "9 clients"})
+    Journal(tmp_path, {**ABOUT, "load": "9 clients"}, fresh=True).close()
+    assert read_lines(tmp_path / "journal.jsonl")[0]["load"] == "9 clients"
+
+
+@pytest.mark.parametrize(
+    "text, says",
+    [('{"a": 1}\n', "is no journal of tsbatch tune"), ('{"kind": "tuning", "schema": 9}\n', "reads schema 1")],
+)
+def test_what_is_no_journal_is_said(tmp_path, text, says):
+    (tmp_path / "journal.jsonl").write_text(text)
+    with pytest.raises(UsageError, match=says):
+        Journal(tmp_path, ABOUT)
+
+
+def test_a_run_that_is_damaged_is_said(tmp_path):
+    run(tmp_path, system())
+    path = tmp_path / "journal.jsonl"
+    lines = path.read_text().splitlines()
+    lines[1] = json.dumps({"knobs": json.loads(lines[1])["knobs"]})
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(UsageError, match="the journal is damaged"):
+        run(tmp_path, system())
+
+
+def test_runs_that_another_version_would_not_have_made_are_left_out(tmp_path):
+    with pytest.raises(Killed):
+        run(tmp_path, system(dies_at=5))
+    path = tmp_path / "journal.jsonl"
+    path.write_text(path.read_text().replace('"batch_size":8', '"batch_size":7'))
+    second = system()
+    run(tmp_path, second)
+    assert second.log[0] == START
+
+
+def test_the_log_has_each_step_as_hypothesis_evidence_change_before_after_verdict(tmp_path):
+    log = Log(tmp_path / "log.txt")
+    outcome = run(tmp_path / "journal", system(), log)
+    log.close()
+    text = (tmp_path / "log.txt").read_text(encoding="utf-8")
+    assert "What there is: workers 1, batchSize 8, maxBatchDelay 100" in text
+    assert (
+        "Step 1: workers 1 → 2\n  hypothesis  because\n  change      workers 1 → 2\n  before      requests/s 100"
+        in text
+    )
+    assert "  verdict     kept: requests/s 100 → 200: better by more than the noise" in text
+    failed = step_text(2, outcome.history.steps[1])
+    assert "before" not in failed
+    assert "failed: it cannot be had: the worker cannot load" in failed

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import pytest
+from _simulated_server import CURVES, SimulatedServer
+
+from tests.unit.ops.tuning.made_up import observation
+from tsbatch.ops.simulation.service_time import Machine, ServiceTime
+from tsbatch.ops.tuning.history import History
+from tsbatch.ops.tuning.knobs import Knobs
+from tsbatch.ops.tuning.observation import Observation
+from tsbatch.ops.tuning.ranking import Ranking, Traffic, pool
+
+
+def service(sizes, times, **machine):
+    return ServiceTime(sizes=sizes, times=times, machine=Machine(**machine))
+
+
+def observed(knobs, found):
+    return Observation(knobs=knobs, figures=observation().figures, known=observation().known, service=found)
+
+
+def ranking(*runs):
+    return Ranking.of(History(runs=list(runs)), Traffic(clients=8))
+
+
+def test_nothing_is_predicted_where_nothing_is_known():
+    assert ranking(observation()).predict(Knobs(1, 8, 1)) is None
+
+
+def test_batches_of_one_size_are_taken_to_cost_the_same_whatever_their_size():
+    found = ranking(observed(Knobs(1, 1, 1), service([1], [20]))).service(Knobs(1, 32, 1))
+    assert float(found.mean(32)) == 20
+
+
+def test_several_runs_know_more_sizes():
+    pooled = pool([service([1], [20]), service([1, 8], [22, 50])])
+    assert pooled.sizes == [1, 8]
+    assert list(pooled.times) == [21, 50]
+
+
+def test_noise_makes_no_larger_batch_cheaper():
+    assert list(pool([service([1, 2], [20, 10])]).times) == [20, 20]
+
+
+def test_workers_that_share_too_few_cores_are_slower():
+    one = observed(Knobs(1, 1, 1), service([1], [20], workers=1, cores=2, worker_cores=1.0))
+    assert float(ranking(one).service(Knobs(2, 1, 1)).mean(1)) == 20
+    assert float(ranking(one).service(Knobs(4, 1, 1)).mean(1)) == 40
+
+
+def test_what_was_measured_with_as_many_workers_counts_more():
+    one = observed(Knobs(1, 1, 1), service([1], [20], workers=1, cores=2, worker_cores=1.0))
+    four = observed(Knobs(4, 1, 1), service([1], [70], workers=4, cores=2, worker_cores=1.0))
+    assert float(ranking(one, four).service(Knobs(4, 1, 1)).mean(1)) == 70
+
+
+def test_threads_that_were_not_measured_are_not_predicted():
+    one = observed(Knobs(1, 1, 1), service([1], [20]))
+    assert ranking(one).predict(Knobs(1, 1, 1, 2)) is None
+
+
+@pytest.mark.parametrize("traffic", [Traffic(clients=12), Traffic(rate=40.0)], ids=["closed", "open"])
+def test_other_settings_are_predicted_from_one_run(traffic):
+    server = SimulatedServer(CURVES["mostly each, 2 + 12·n"], traffic, noise=0.0)
+    seen = server.measure(Knobs(1, 8, 10))
+    for knobs in (Knobs(2, 8, 10), Knobs(1, 8, 50), Knobs(1, 4, 10)):
+        predicted = Ranking([seen], traffic).predict(knobs)
+        truth = server.truth(knobs)
+        assert predicted.throughput == pytest.approx(truth.throughput, rel=0.05), knobs
+        assert predicted.p50 == pytest.approx(truth.p50, rel=0.1), knobs
+
+
+def test_an_observation_survives_a_file():
+    server = SimulatedServer(CURVES["a knee at 8"], Traffic(clients=12))
+    seen = server.measure(Knobs(2, 8, 10))
+    again = Observation.from_json(seen.to_json())
+    assert again.figures == seen.figures
+    assert again.evidence == seen.evidence
+    assert again.known == seen.known
+    predicted = [Ranking([one], server.traffic).predict(Knobs(1, 8, 1)) for one in (seen, again)]
+    assert predicted[0].p50 == pytest.approx(predicted[1].p50, rel=0.01)

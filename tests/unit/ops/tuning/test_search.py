@@ -1,0 +1,83 @@
+"""The careful search against the simulator: near the best of a whole grid, with a quarter of its measurements."""
+
+from __future__ import annotations
+
+import pytest
+from _simulated_server import CURVES, GRID, SimulatedServer
+
+from tests.unit.ops.tuning.made_up import START, observation, step
+from tsbatch.ops.tuning.history import History
+from tsbatch.ops.tuning.knobs import Knobs, Space
+from tsbatch.ops.tuning.objective import Goal
+from tsbatch.ops.tuning.ranking import Traffic
+from tsbatch.ops.tuning.search import Careful
+from tsbatch.ops.tuning.tuner import Tuning
+
+SMALL = Space(workers=(1, 2), batch_sizes=(4, 8), delays=(10, 100))
+
+
+def careful(space=SMALL):
+    return Careful(Goal(), space, Traffic(clients=20))
+
+
+class TestWithoutEvidence:
+    """The answers tell nothing of where the time went."""
+
+    def history(self, *steps):
+        runs = [observation(), *(after for one in steps for _, after in one.pairs)]
+        return History(start=[observation()], steps=list(steps), runs=runs)
+
+    def test_the_knobs_are_turned_in_their_order(self):
+        proposed = careful().propose(self.history())
+        assert proposed.setting == "maxBatchDelay"
+        assert proposed.knobs == START.turned("maxBatchDelay", 10)
+        tried = step(proposed.knobs, setting="maxBatchDelay")
+        assert careful().propose(self.history(tried)).setting == "workers"
+
+    def test_nothing_is_tried_twice_and_it_ends(self):
+        history = self.history()
+        seen = set()
+        while (proposed := careful().propose(history)) is not None:
+            assert proposed.knobs not in seen
+            assert len(START.differences(proposed.knobs)) == 1
+            seen.add(proposed.knobs)
+            history.steps.append(step(proposed.knobs, setting=proposed.setting))
+        assert len(seen) == 3
+
+
+@pytest.fixture(scope="module")
+def first_runs():
+    server = SimulatedServer(CURVES["mostly fixed, 40 + 1·n"], Traffic(clients=20), noise=0.0)
+    runs = [server.measure(Knobs(1, 32, 100))]
+    return History(start=runs, runs=list(runs))
+
+
+def test_the_diagnosis_speaks_first_and_says_why(first_runs):
+    proposed = Careful(Goal(), GRID, Traffic(clients=20)).propose(first_runs)
+    assert proposed.setting == "maxBatchDelay"
+    assert "batches leave because maxBatchDelay is over" in proposed.why
+    assert any("the simulator expects requests/s" in text for text in proposed.evidence)
+    assert proposed.predicted.throughput > first_runs.start[0].figures.throughput
+
+
+def test_a_prediction_that_breaks_a_limit_is_not_proposed(first_runs):
+    search = Careful(Goal(objective="memory", p99=10.0), GRID, Traffic(clients=20))
+    proposed = search.propose(first_runs)
+    assert proposed is None or proposed.predicted.p99 < first_runs.start[0].figures.p99
+
+
+@pytest.mark.parametrize("curve", CURVES)
+def test_near_the_best_of_the_grid_with_a_quarter_of_its_measurements(curve):
+    server = SimulatedServer(CURVES[curve], Traffic(clients=20), noise=0.02, seed=3)
+    truth = {knobs: server.truth(knobs, 3000) for knobs in GRID.every()}
+    limit = 1.3 * min(figures.p99 for figures in truth.values())
+    goal = Goal(p99=limit)
+    best = max(figures.throughput for figures in truth.values() if not goal.broken(figures))
+    outcome = Tuning(
+        system=server, search=Careful(goal, GRID, server.traffic), goal=goal, start=Knobs(1, 32, 100)
+    ).run()
+    assert server.runs <= len(truth) // 4
+    assert outcome.recommended is not None
+    found = server.truth(outcome.recommended)
+    assert not goal.broken(found)
+    assert found.throughput >= 0.95 * best, outcome.recommended

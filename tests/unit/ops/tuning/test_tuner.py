@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.ops.tuning.made_up import START, Listed, MadeUp
+from tsbatch.ops.failure import ServerError
+from tsbatch.ops.tuning.knobs import Knobs
+from tsbatch.ops.tuning.objective import Goal
+from tsbatch.ops.tuning.tuner import Tuning
+
+TWO = START.turned("workers", 2)
+THREE = START.turned("workers", 3)
+
+
+def tuned(system, *candidates, goal=None, budget=36):
+    tuning = Tuning(system=system, search=Listed(*candidates), goal=goal or Goal(), start=START, budget=budget)
+    return tuning.run()
+
+
+def by_workers(**values):
+    return lambda knobs: values[f"w{knobs.workers}"]
+
+
+def test_a_gain_beyond_the_noise_is_kept_and_confirmed():
+    system = MadeUp(rate=by_workers(w1=100, w2=180), noise=0.01)
+    outcome = tuned(system, TWO)
+    assert outcome.recommended == TWO
+    assert outcome.changed
+    assert system.log[-2:] == [TWO, TWO]
+    assert [run.knobs for run in outcome.confirmed] == [TWO, TWO]
+
+
+def test_the_first_pair_begins_with_the_run_that_has_just_been_made():
+    system = MadeUp(rate=by_workers(w1=100, w2=180), noise=0.001)
+    tuned(system, TWO)
+    assert system.log == [START] * 4 + [TWO] + [TWO, TWO]
+
+
+def test_incumbent_and_candidate_take_turns_in_turn():
+    system = MadeUp(noise=0.05, seed=1)
+    outcome = tuned(system, TWO)
+    assert len(outcome.history.steps[0].pairs) > 1
+    assert system.log[4:7] == [TWO, TWO, START]
+
+
+def test_nothing_to_gain_is_said_and_nothing_changes():
+    outcome = tuned(MadeUp(noise=0.01), TWO, THREE)
+    assert outcome.recommended == START
+    assert not outcome.changed
+    assert [step.kept for step in outcome.history.steps] == [False, False]
+
+
+def test_each_step_is_measured_beside_the_best_so_far():
+    system = MadeUp(rate=by_workers(w1=100, w2=180, w3=300), noise=0.01)
+    outcome = tuned(system, TWO, THREE)
+    assert [step.incumbent for step in outcome.history.steps] == [START, TWO]
+    assert outcome.recommended == THREE
+
+
+def test_a_setting_that_breaks_a_limit_is_not_kept_however_much_it_gains():
+    system = MadeUp(rate=by_workers(w1=100, w2=500), p99=by_workers(w1=50, w2=90), noise=0.01)
+    outcome = tuned(system, TWO, goal=Goal(p99=80))
+    assert outcome.history.steps[0].judgement.verdict == "breaks a limit"
+    assert outcome.recommended == START
+
+
+def test_a_setting_that_only_may_break_a_limit_is_not_kept_either():
+    system = MadeUp(rate=by_workers(w1=100, w2=500), p99=by_workers(w1=50, w2=79), noise=0.03)
+    outcome = tuned(system, TWO, goal=Goal(p99=80))
+    assert outcome.history.steps[0].judgement.verdict == "breaks a limit"
+    assert "too near to the limit" in outcome.history.steps[0].judgement.why
+
+
+def test_when_a_limit_is_broken_at_first_that_is_what_gets_better():
+    system = MadeUp(rate=by_workers(w1=100, w2=60), p99=by_workers(w1=300, w2=60), noise=0.01)
+    outcome = tuned(system, TWO, goal=Goal(p99=80))
+    assert outcome.history.steps[0].judgement.aim == "p99"
+    assert outcome.recommended == TWO
+
+
+def test_nothing_is_recommended_when_nothing_keeps_the_limits():
+    system = MadeUp(p99=by_workers(w1=300, w2=200), noise=0.01)
+    outcome = tuned(system, TWO, goal=Goal(p99=80))
+    assert outcome.history.steps[0].kept
+    assert outcome.recommended is None
+
+
+def test_a_recommendation_that_breaks_a_limit_in_its_confirming_run_gives_way_to_the_one_before():
+    class Later(MadeUp):
+        def measure(self, knobs):
+            found = super().measure(knobs)
+            worse = knobs == TWO and self.log.count(TWO) > len(outcome_pairs)
+            return found if not worse else MadeUp(p99=lambda _: 500.0).measure(knobs)
+
+    outcome_pairs = [None]
+    system = Later(rate=by_workers(w1=100, w2=180), noise=0.001)
+    outcome = tuned(system, TWO, goal=Goal(p99=80))
+    assert outcome.history.steps[0].kept
+    assert outcome.recommended == START
+    assert [run.knobs for run in outcome.confirmed] == [TWO, TWO, START, START]
+
+
+def test_a_setting_that_cannot_be_had_is_a_step_that_failed():
+    system = MadeUp(rate=by_workers(w1=100, w2=180, w3=300), noise=0.01, refused=(TWO,))
+    outcome = tuned(system, TWO, THREE)
+    assert [step.judgement.verdict for step in outcome.history.steps] == ["failed", "kept"]
+    assert "the worker cannot load" in outcome.history.steps[0].judgement.why
+
+
+def test_a_server_that_ended_ends_the_tuning():
+    class Ends(MadeUp):
+        def measure(self, knobs):
+            if len(self.log) == 5:
+                raise ServerError("gone")
+            return super().measure(knobs)
+
+    with pytest.raises(ServerError, match="gone"):
+        tuned(Ends(noise=0.05), TWO)
+
+
+def test_the_budget_holds_with_the_confirming_runs_in_it():
+    system = MadeUp(noise=0.05)
+    candidates = [Knobs(1, size, delay) for size in (1, 2, 4, 16) for delay in (1, 2, 3, 4)]
+    outcome = tuned(system, *candidates, budget=20)
+    assert len(system.log) <= 20
+    assert outcome.ended == "no runs left"
+
+
+def test_the_same_measurements_lead_to_the_same_steps():
+    outcomes = [
+        tuned(MadeUp(rate=by_workers(w1=100, w2=130, w3=140), noise=0.05, seed=5), TWO, THREE) for _ in range(2)
+    ]
+    assert outcomes[0].history.steps == outcomes[1].history.steps
