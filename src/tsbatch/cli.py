@@ -104,8 +104,10 @@ def build_app() -> typer.Typer:
         commands_measure,
         commands_new,
         commands_package,
+        commands_plan,
         commands_reconfigure,
         commands_server,
+        commands_simulate,
         commands_top,
     )
 
@@ -136,6 +138,8 @@ def build_app() -> typer.Typer:
         commands_top,
         commands_measure,
         commands_diagnose,
+        commands_simulate,
+        commands_plan,
     ):
         commands.register(app)
     return app

@@ -18,7 +18,7 @@ DURATION = 10.0
 WARM_UP = 5.0
 CLIENTS = 8
 
-Arrivals = Literal["poisson", "uniform"]
+Arrivals = Literal["poisson", "uniform", "bursts"]
 
 
 def register(app: typer.Typer) -> None:

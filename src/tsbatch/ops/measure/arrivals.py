@@ -16,7 +16,7 @@ import numpy as np
 
 from tsbatch.errors import UsageError
 
-Kind = Literal["poisson", "uniform", "trace"]
+Kind = Literal["poisson", "uniform", "bursts", "trace"]
 CHUNK = 1024
 
 
@@ -25,15 +25,20 @@ class Arrivals:
     """Times to send at.
 
     Attributes:
-        kind: ``poisson`` for independent users, ``uniform`` for a clock, ``trace`` for ``times``.
-        rate: requests a second, unless it is a trace.
+        kind: ``poisson`` for independent users, ``uniform`` for a clock, ``bursts`` for independent users who are
+            there in stretches only, ``trace`` for ``times``.
+        rate: requests a second on average, unless it is a trace.
         seed: of the random numbers.
+        factor: how many times the rate there is inside a burst; outside there is nothing.
+        burst: mean length of a burst, in seconds; bursts and the breaks between them are exponential.
         times: seconds from the first, ascending; of a trace.
     """
 
     kind: Kind
     rate: float = 0.0
     seed: int = 0
+    factor: float = 4.0
+    burst: float = 0.25
     times: Sequence[float] = ()
 
     def __iter__(self) -> Iterator[float]:
@@ -42,15 +47,26 @@ class Arrivals:
             return iter(self.times)
         if self.kind == "uniform":
             return (number / self.rate for number in itertools.count())
-        return self._poisson()
+        return self._bursts() if self.kind == "bursts" else self._poisson(self.rate)
 
-    def _poisson(self) -> Iterator[float]:
+    def _poisson(self, rate: float) -> Iterator[float]:
         random = np.random.default_rng(self.seed)
         now = 0.0
         while True:
-            times = now + random.exponential(1 / self.rate, CHUNK).cumsum()
+            times = now + random.exponential(1 / rate, CHUNK).cumsum()
             yield from times.tolist()
             now = float(times[-1])
+
+    def _bursts(self) -> Iterator[float]:
+        """A Poisson stream whose clock stands still in the breaks (an interrupted Poisson process)."""
+        random = np.random.default_rng((self.seed, 1))
+        pause = self.burst * (self.factor - 1)
+        breaks, end = 0.0, random.exponential(self.burst)
+        for time in self._poisson(self.rate * self.factor):
+            while time > end:
+                breaks += random.exponential(pause)
+                end += random.exponential(self.burst)
+            yield time + breaks
 
 
 def read_trace(path: Path) -> Arrivals:

@@ -16,7 +16,7 @@ from tsbatch.ops.measure.samples import STAGES, WAITS, Samples
 from tsbatch.ops.measure.wire import Answer, header
 
 PARTS: Final = (*WAITS, *STAGES)
-RECORDED: Final = ("sent", "latency", "status", *PARTS, "batch", "capacity", "items")
+RECORDED: Final = ("sent", "latency", "status", *PARTS, "batch", "capacity", "items", "length")
 TIMING: Final = re.compile(rb'([\w-]+)(?:;\s*desc=(?:"[^"]*"|[^;,]*))?;\s*dur=([0-9.]+)')
 BATCH: Final = re.compile(rb'batch;(?:[^,]*;)?\s*desc="?(\d+)/(\d+)')
 UNKNOWN: Final = float("nan")
@@ -81,7 +81,7 @@ class Ledger:
     _failed: int = 0
     _told: float = 0.0
 
-    def note(self, due: float, begun: float, answer: Answer, items: int) -> None:
+    def note(self, due: float, begun: float, answer: Answer, items: int, length: int = 0) -> None:
         """One request is over.
 
         Args:
@@ -89,6 +89,7 @@ class Ledger:
             begun: when the generator turned to it.
             answer: what came.
             items: inputs of the model in it.
+            length: bytes of its body.
         """
         latency = (answer.at - due) * 1000
         good = 200 <= answer.status < 300
@@ -105,7 +106,7 @@ class Ledger:
         told = read_server_timing(header(answer.head, b"server-timing"))
         if told is not NOTHING_TOLD:
             self._tell_batch(told[-2], told[-1])
-        self._rows.extend((due + self.epoch, latency, answer.status, *told, items))
+        self._rows.extend((due + self.epoch, latency, answer.status, *told, items, length))
         self._lateness.append((begun - due) * 1000)
         self.last = max(self.last, answer.at)
         if not good:

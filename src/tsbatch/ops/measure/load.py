@@ -200,7 +200,7 @@ class Generator:
         """Send one request, write down what became of it, and return its connection, if that is still good."""
         begun = time.monotonic()
         answer, connection = await self._exchange(message, connection)
-        self._ledger.note(due, begun, answer, message.items)
+        self._ledger.note(due, begun, answer, message.items, len(message.body))
         return connection
 
     async def _exchange(self, message: _Message, connection: Connection | None) -> tuple[Answer, Connection | None]:

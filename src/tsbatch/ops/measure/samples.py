@@ -33,6 +33,7 @@ class Samples:
         capacity: how many that could hold (batchSize).
         worker: which worker answered, as a number from 0.
         items: items in the request.
+        length: bytes of its body.
     """
 
     sent: Column
@@ -50,6 +51,7 @@ class Samples:
     capacity: Column = field(default_factory=_empty)
     worker: Column = field(default_factory=_empty)
     items: Column = field(default_factory=_empty)
+    length: Column = field(default_factory=_empty)
 
     def __post_init__(self) -> None:
         for name in COLUMNS:

@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""How many requests a second ``tsbatch simulate`` simulates, on one core.
+
+    python benchmarks/simulate.py            a table
+    python benchmarks/simulate.py --write    the table into docs/simulate.md
+
+Each row is a million requests, arrivals drawn before the clock starts, the table of requests made before it stops. The
+fastest of three turns counts: the others were disturbed. Exit code 1 below the goal.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from _ratios import Spread
+from _tables import Target, deliver, figures_of, machine, options, table
+
+from tsbatch.ops.measure.arrivals import Arrivals
+from tsbatch.ops.simulation.arrivals import Clients, take
+from tsbatch.ops.simulation.planning import capacity
+from tsbatch.ops.simulation.rules import Overhead, Settings
+from tsbatch.ops.simulation.service_time import ServiceTime, parse
+from tsbatch.ops.simulation.simulator import simulate
+
+PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "simulate.md"
+BEGIN: Final = "<!-- measured by benchmarks/simulate.py -->"
+GOAL: Final = 300_000.0
+"""Requests a second that issue 7 asks for."""
+
+REQUESTS: Final = 1_000_000
+TURNS: Final = 3
+HEADS: Final = ("simulated", "requests a second")
+SERVICE: Final = parse("5+2*n", variation=0.2, overhead=Overhead(frontend=1.0, batch=1.0, request=0.1))
+CASES: Final[Mapping[str, tuple[Settings, float]]] = {
+    "batches of 1, 1 worker, load 0.8": (Settings(), 0.8),
+    "up to 8 after 10 ms, 2 workers, load 0.5": (Settings(workers=2, batch_size=8, max_batch_delay=10), 0.5),
+    "up to 8 after 10 ms, 4 workers, load 0.9": (Settings(workers=4, batch_size=8, max_batch_delay=10), 0.9),
+    "up to 32 after 50 ms, 4 workers, load 0.9": (Settings(workers=4, batch_size=32, max_batch_delay=50), 0.9),
+    "up to 8 after 10 ms, 2 workers, load 1.5": (Settings(workers=2, batch_size=8, max_batch_delay=10), 1.5),
+}
+CLOSED: Final = "up to 8 after 10 ms, 2 workers, 16 clients"
+
+
+def rate(settings: Settings, arrivals: Any, service: ServiceTime) -> float:
+    """Simulated requests a second."""
+    rates = []
+    for turn in range(TURNS):
+        started = time.perf_counter()
+        simulated = simulate(settings, arrivals, service, seed=turn)
+        rates.append(len(simulated.samples) / (time.perf_counter() - started))
+    return max(rates)
+
+
+def measure() -> dict[str, Any]:
+    """Every case."""
+    rates = {
+        name: rate(settings, take(Arrivals("poisson", load * capacity(settings, SERVICE)), REQUESTS), SERVICE)
+        for name, (settings, load) in CASES.items()
+    }
+    settings = Settings(workers=2, batch_size=8, max_batch_delay=10)
+    rates[CLOSED] = rate(settings, Clients(16, REQUESTS), SERVICE)
+    return {"machine": machine(), "requests_per_second": {name: round(value) for name, value in rates.items()}}
+
+
+def report(figures: Mapping[str, Any]) -> str:
+    """The table."""
+    rows = [[name, f"{value:,}"] for name, value in figures["requests_per_second"].items()]
+    return table(HEADS, rows) + f"\n\nOne core of: {figures['machine']['cpu']}."
+
+
+def wanted(figures: Mapping[str, Any]) -> list[Target]:
+    """The goal, for each case."""
+    return [Target(name, GOAL, Spread.of([float(value)])) for name, value in figures["requests_per_second"].items()]
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Measure and report."""
+    chosen = options("How fast the simulator is.").parse_args(words)
+    figures = figures_of(chosen, measure)
+    return deliver(chosen, figures, report(figures), PAGE, BEGIN, wanted(figures))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,350 @@
+#!/usr/bin/env python3
+"""The simulator beside a real TorchServe whose model sleeps: the same arrivals, settings by settings.
+
+    python benchmarks/simulator_accuracy.py --save FILE           measure; goes on where FILE ends
+    python benchmarks/simulator_accuracy.py --from FILE --write   the table into docs/simulate.md
+
+First the service time is measured as anybody would: load tests of one worker, for each cost of a batch. Then each cell
+sends its arrivals to the server, and the simulator gets the same ones. P50 and P99 are of good answers; the batch sizes
+are compared by their Wasserstein distance (how far sizes are apart on average, in requests, once the distributions are
+laid over each other in the best way). Exit code 1 when a target is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from _ratios import Spread
+from _tables import Say, Target, deliver, machine, options, table, targets, teller
+
+from tsbatch.ops.archive import package
+from tsbatch.ops.measure.arrivals import Arrivals, Kind
+from tsbatch.ops.measure.data import JSON, Body
+from tsbatch.ops.measure.load import Load
+from tsbatch.ops.measure.process import generate
+from tsbatch.ops.measure.result import BenchResult
+from tsbatch.ops.measure.run import Plan, bench
+from tsbatch.ops.measure.samples import Samples
+from tsbatch.ops.measure.target import find_target
+from tsbatch.ops.model_config import ModelConfig
+from tsbatch.ops.server import Server
+from tsbatch.ops.simulation.arrivals import take
+from tsbatch.ops.simulation.fitting import of_bench
+from tsbatch.ops.simulation.planning import capacity
+from tsbatch.ops.simulation.rules import Settings
+from tsbatch.ops.simulation.service_time import ServiceTime
+from tsbatch.ops.simulation.simulator import simulate
+
+PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "simulate.md"
+BEGIN: Final = "<!-- measured by benchmarks/simulator_accuracy.py -->"
+
+HANDLER: Final = '''
+import time
+
+from tsbatch import BatchHandler
+
+
+class Sleeper(BatchHandler):
+    """Sleeps as long as its settings say: so much for a batch, and for each item in it."""
+
+    def load_model(self):
+        return None
+
+    def preprocess(self, items):
+        return [item.value for item in items]
+
+    def collate(self, features):
+        return features
+
+    def inference(self, tensors):
+        time.sleep((self.options["fixed"] + self.options["each"] * len(tensors)) / 1000)
+        return tensors
+'''
+REQUESTS: Final = 5_000
+SHARE, MS = 0.1, 5.0
+"""P50 and P99 agree within this share or so many ms."""
+
+CELLS_WANTED: Final = 0.9
+THROUGHPUT: Final = 0.05
+DISTANCE: Final = 0.05
+"""Wasserstein distance of the batch sizes, as a share of batchSize."""
+
+CLIENTS: Final = (1, 3, 8, 16, 40)
+CALIBRATION_SECONDS: Final = 4.0
+BODY: Final = Body(b'{"inputs": 1}', JSON)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Settings and a load.
+
+    Attributes:
+        workers, batch_size, delay: the model's settings.
+        fixed, each: ms that a batch sleeps, and for each item.
+        load: of what the workers could do at most.
+        arrivals: how they follow each other.
+    """
+
+    workers: int
+    batch_size: int
+    delay: int
+    fixed: int
+    each: int
+    load: float
+    arrivals: Kind = "poisson"
+
+    @property
+    def settings(self) -> Settings:
+        """For the simulator."""
+        return Settings(workers=self.workers, batch_size=self.batch_size, max_batch_delay=self.delay)
+
+
+CELLS: Final = (
+    Cell(1, 1, 100, 2, 2, 0.5),
+    Cell(1, 1, 100, 2, 2, 0.8),
+    Cell(1, 4, 200, 5, 2, 0.3),
+    Cell(1, 4, 1, 5, 2, 0.6),
+    Cell(1, 8, 10, 20, 2, 0.7),
+    Cell(1, 8, 50, 20, 2, 0.7),
+    Cell(1, 8, 20, 20, 2, 0.5, "bursts"),
+    Cell(1, 16, 20, 20, 2, 0.6),
+    Cell(1, 32, 100, 40, 1, 0.5),
+    Cell(1, 32, 5, 40, 1, 0.8),
+    Cell(1, 16, 1, 20, 2, 1.3),
+    Cell(2, 1, 100, 5, 2, 0.7),
+    Cell(2, 4, 10, 20, 2, 0.6),
+    Cell(2, 8, 50, 20, 2, 0.4),
+    Cell(2, 8, 1, 20, 2, 0.8),
+    Cell(2, 8, 10, 20, 2, 0.4, "bursts"),
+    Cell(2, 16, 200, 60, 3, 0.5),
+    Cell(2, 4, 5, 20, 2, 1.2, "bursts"),
+    Cell(3, 8, 20, 40, 1, 0.7),
+    Cell(4, 1, 1, 20, 2, 0.8),
+    Cell(4, 4, 5, 40, 1, 0.6),
+    Cell(4, 8, 20, 60, 3, 0.8),
+    Cell(4, 8, 50, 60, 3, 0.4, "bursts"),
+    Cell(4, 32, 100, 200, 3, 0.6),
+)
+
+
+class Sleepers:
+    """A server whose models sleep."""
+
+    def __init__(self, server: Server, folder: Path) -> None:
+        self.server, self.folder = server, folder
+        self._handler = folder / "sleeper.py"
+        self._handler.write_text(HANDLER, encoding="utf-8")
+
+    @contextlib.contextmanager
+    def model(self, cell: Cell) -> Iterator[str]:
+        """A model with a cell's settings, READY, for as long as the block lasts."""
+        name = f"sleeper-{cell.workers}-{cell.batch_size}-{cell.delay}-{cell.fixed}-{cell.each}"
+        config = ModelConfig(
+            workers=cell.workers,
+            batch_size=cell.batch_size,
+            max_batch_delay=cell.delay,
+            base={"handler": {"fixed": cell.fixed, "each": cell.each}},
+        )
+        archive = package(name=name, handler=self._handler, config=config, output_dir=self.folder, force=True)
+        with self.server.management() as management:
+            management.register(archive.as_uri(), model_name=name)
+            try:
+                management.wait_ready(name, timeout=120)
+                yield name
+            finally:
+                management.unregister(name)
+
+    def warm_up(self, seconds: float) -> None:
+        """Java gets to its full speed."""
+        with self.model(Cell(1, 8, 1, 0, 0, 1.0)) as name:
+            self.load(name, seconds=seconds, clients=16)
+
+    def load(self, name: str, **how: Any) -> Samples:
+        """What became of the requests of a load."""
+        target = find_target(name, instance=self.server.instance.name)
+        return generate(Load(address=target.address, tokens=target.tokens, bodies=[BODY], **how)).samples
+
+    def calibrate(self, fixed: int, each: int) -> BenchResult:
+        """Load tests of one worker from which its service time is read, as ``tsbatch bench --steps`` makes them."""
+        with self.model(Cell(1, 32, 20, fixed, each, 1.0)) as name:
+            target = find_target(name, instance=self.server.instance.name)
+            return bench(target, [BODY], Plan(clients=CLIENTS, seconds=CALIBRATION_SECONDS, warm_up=1.0))
+
+    def run(self, cell: Cell, service: ServiceTime) -> Samples:
+        """A cell's requests on the real server."""
+        rate = cell.load * capacity(cell.settings, service)
+        times = take(Arrivals(cell.arrivals, rate, seed=7), REQUESTS)
+        with self.model(cell) as name:
+            self.load(name, seconds=1.0, clients=cell.workers * cell.batch_size)
+            return self.load(name, arrivals=Arrivals("trace", times=times.tolist()))
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What one of the two sides says: ms, requests a second, shares, and the share of batches of each size from 1."""
+
+    p50: float
+    p99: float
+    rate: float
+    refused: float
+    sizes: Sequence[float]
+
+    @classmethod
+    def of(cls, samples: Samples, batch_size: int) -> Figures:
+        """From its requests."""
+        good = samples.where(samples.ok)
+        end = float((good.sent + good.latency / 1000).max())
+        batches = np.bincount(good.batch.astype(int), minlength=batch_size + 1)[1:] / np.arange(1, batch_size + 1)
+        return cls(
+            p50=float(np.quantile(good.latency, 0.5)),
+            p99=float(np.quantile(good.latency, 0.99)),
+            rate=len(good) / (end - float(samples.sent.min())),
+            refused=1 - len(good) / len(samples),
+            sizes=(batches / batches.sum()).tolist(),
+        )
+
+
+def compare(cell: Cell, samples: Samples, service: ServiceTime) -> dict[str, Any]:
+    """Both sides of a cell, and how far they are apart."""
+    sent = np.sort(samples.sent)
+    simulated = simulate(cell.settings, sent - sent[0], service.with_workers(cell.workers), seed=1)
+    real, ours = (Figures.of(one, cell.batch_size) for one in (samples, simulated.samples))
+    apart = np.abs(np.cumsum(real.sizes) - np.cumsum(ours.sizes)).sum()
+    return {
+        "cell": asdict(cell),
+        "requests": len(samples),
+        "no_answer": int((samples.status == 0).sum()),
+        "offered": round((len(sent) - 1) / float(sent[-1] - sent[0]), 2),
+        "real": asdict(real),
+        "simulated": asdict(ours),
+        "distance": round(float(apart), 4),
+        "total_variation": round(float(np.abs(np.array(real.sizes) - np.array(ours.sizes)).sum() / 2), 4),
+    }
+
+
+def agrees(row: Mapping[str, Any], name: str) -> bool:
+    """Whether a latency agrees."""
+    real, ours = row["real"][name], row["simulated"][name]
+    return bool(abs(ours - real) <= max(SHARE * real, MS))
+
+
+def measure(cells: Sequence[Cell], say: Say, kept: Path | None) -> dict[str, Any]:
+    """Every cell that the file ``kept`` does not have yet; it is written after each."""
+    known: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8")) if kept and kept.exists() else {}
+    services: dict[str, Any] = known.get("services", {})
+    rows: list[dict[str, Any]] = known.get("cells", [])
+    done = [row["cell"] for row in rows]
+    left = [cell for cell in cells if asdict(cell) not in done]
+    with (
+        tempfile.TemporaryDirectory(prefix="tsbatch-simulator-") as folder,
+        Server.start(name=f"simulator-{time.time_ns()}") as server,
+    ):
+        sleepers = Sleepers(server, Path(folder))
+        sleepers.warm_up(10)
+        for number, cell in enumerate(left, 1):
+            cost = f"{cell.fixed}+{cell.each}*n"
+            if cost not in services:
+                say(f"service time of {cost}")
+                services[cost] = of_bench(sleepers.calibrate(cell.fixed, cell.each), f"{cost} ms").to_json()
+            service = ServiceTime.from_json(services[cost], cost)
+            say(f"cell {number} of {len(left)}: {cell}")
+            rows.append(compare(cell, sleepers.run(cell, service), service))
+            known = {"machine": machine(), "services": services, "cells": rows}
+            if kept:
+                kept.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+    return known
+
+
+HEADS: Final = (
+    "workers", "batchSize", "delay", "ms a batch", "arrivals", "load", "P50", "simulated", "P99", "simulated",
+    "requests/s", "simulated", "refused", "simulated", "mean batch", "simulated", "distance", "",
+)  # fmt: skip
+
+
+def report(figures: Mapping[str, Any]) -> str:
+    """The table of cells, and the targets."""
+    rows = [cells_of(row) for row in figures["cells"]]
+    overhead = [service["overhead"] for service in figures["services"].values()]
+    told = ", ".join(f"{name} {Spread.of([one[name] for one in overhead]).text()}" for name in overhead[0])
+    return "\n\n".join(
+        [
+            table(HEADS, rows),
+            f"TorchServe's own part as the load tests told it, in ms: {told}.",
+            f"On {figures['machine']['cores']} cores of: {figures['machine']['cpu']}.",
+            targets(wanted(figures)),
+        ]
+    )
+
+
+def cells_of(row: Mapping[str, Any]) -> list[str]:
+    """A cell as a row of the table; figures that miss are bold."""
+    cell, real, ours = row["cell"], row["real"], row["simulated"]
+    pairs = [cell_pair(row, name) for name in ("p50", "p99")]
+    missed = not all(agrees(row, name) for name in ("p50", "p99"))
+    means = [float(np.dot(side["sizes"], np.arange(1, len(side["sizes"]) + 1))) for side in (real, ours)]
+    return [
+        *(str(cell[name]) for name in ("workers", "batch_size", "delay")),
+        f"{cell['fixed']} + {cell['each']} n",
+        cell["arrivals"],
+        f"{cell['load']:g}",
+        *(text for pair in pairs for text in pair),
+        *(f"{side['rate']:.1f}" for side in (real, ours)),
+        *(f"{side['refused']:.1%}" for side in (real, ours)),
+        *(f"{mean:.2f}" for mean in means),
+        f"{row['distance']:.2f}",
+        "missed" if missed else "",
+    ]
+
+
+def cell_pair(row: Mapping[str, Any], name: str) -> tuple[str, str]:
+    """A latency of both sides."""
+    ours = f"{row['simulated'][name]:.1f}"
+    return f"{row['real'][name]:.1f}", ours if agrees(row, name) else f"**{ours}**"
+
+
+def wanted(figures: Mapping[str, Any]) -> list[Target]:
+    """What issue 7 asks for."""
+    rows = figures["cells"]
+    close = [float(agrees(row, "p50") and agrees(row, "p99")) for row in rows]
+    rates = [abs(row["simulated"]["rate"] / row["real"]["rate"] - 1) for row in rows]
+    distances = [row["distance"] / row["cell"]["batch_size"] for row in rows]
+    return [
+        Target(
+            "share of cells whose P50 and P99 agree",
+            CELLS_WANTED,
+            Spread(float(np.mean(close)), min(close), max(close)),
+        ),
+        Target("throughput, worst difference", THROUGHPUT, Spread.of([max(rates)]), below=True),
+        Target("batch sizes, worst distance over batchSize", DISTANCE, Spread.of([max(distances)]), below=True),
+    ]
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Measure and report."""
+    parser = options("The simulator beside a real TorchServe.")
+    parser.add_argument("--only", metavar="FROM-TO", help="these cells alone, from 1")
+    chosen = parser.parse_args(words)
+    figures = figures_for(chosen)
+    return deliver(chosen, figures, report(figures), PAGE, BEGIN, wanted(figures))
+
+
+def figures_for(chosen: argparse.Namespace) -> dict[str, Any]:
+    """What is measured now, or what ``--from`` names."""
+    if chosen.source:
+        return dict(json.loads(chosen.source.read_text(encoding="utf-8")))
+    first, _, last = (chosen.only or f"1-{len(CELLS)}").partition("-")
+    return measure(CELLS[int(first) - 1 : int(last or first)], teller(), chosen.save)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,169 @@
+"""The verb plan of the panel Measure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tsbatch.errors import UsageError
+from tsbatch.ops.commands_simulate import Drawn, OverheadText, Variation, read_service_option
+
+if TYPE_CHECKING:
+    # They take NumPy along, which --help has no time for.
+    from tsbatch.ops.simulation.plan import Plan
+    from tsbatch.ops.simulation.planning import Limits, Planner, Stream
+    from tsbatch.ops.simulation.service_time import ServiceTime
+
+PANEL = "Measure"
+REQUESTS = 50_000
+WORKERS = 4
+BATCH_SIZE = 32
+"""Largest values that are tried where nothing measured says others."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    app.command("plan", rich_help_panel=PANEL)(plan_command)
+
+
+def plan_command(
+    service: Annotated[
+        list[str],
+        typer.Option(
+            help="File of bench or check, or in ms: 20ms, 5+2*n, 1:20,8:60; several for several numbers of workers."
+        ),
+    ],
+    p99: Annotated[float, typer.Option(help="The most that P99 may be, ms.")],
+    rate: Annotated[float | None, typer.Option(help="Requests a second to plan for.")] = None,
+    arrivals: Annotated[Drawn, typer.Option(help="How they follow each other.")] = "poisson",
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="Recorded arrivals instead: a file of bench, a log folder, or times, one a line."),
+    ] = None,
+    scale: Annotated[str, typer.Option(help="Plan for so many times that load; several as 10,100,1000.")] = "1",
+    headroom: Annotated[float, typer.Option(min=0, help="So much more must be kept too, as a share.")] = 0.1,
+    max_workers: Annotated[
+        int | None, typer.Option(min=1, help=f"Most workers of a machine (its cores, or {WORKERS}).")
+    ] = None,
+    max_batch_size: Annotated[
+        int | None, typer.Option(min=1, help=f"Largest batchSize (the largest measured, or {BATCH_SIZE}).")
+    ] = None,
+    queue_size: Annotated[int, typer.Option(min=1, help="jobQueueSize.")] = 100,
+    price: Annotated[float | None, typer.Option(min=0, help="Of a machine.")] = None,
+    variation: Variation = 0.0,
+    overhead: OverheadText = None,
+    requests: Annotated[int, typer.Option(min=1000, help="Requests of each simulation.")] = REQUESTS,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all that is random.")] = 0,
+    html: Annotated[Path | None, typer.Option(help="File for a report with curves.", metavar="FILE")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Say which settings and how many machines a load needs, from measured service times."""
+    from tsbatch.ops import console
+    from tsbatch.ops.report.of_plan import report_of_plans
+    from tsbatch.ops.report.page import check_place, save
+    from tsbatch.ops.simulation.plan import SCHEMA
+    from tsbatch.ops.simulation.planning import Goal, Planner
+
+    if html:
+        check_place(html)
+    _check_positive({"--p99": p99, "--rate": rate})
+    services = [read_service_option(one, variation, overhead) for one in service]
+    stream, base = _stream(rate, arrivals, trace, seed)
+    limits = _limits(services, max_workers, max_batch_size, queue_size)
+    total = sum(1 for _ in limits.grid(p99))
+    with console.progress("trying settings", total=total) as step:
+        planner = Planner(stream, services, Goal(p99=p99, headroom=headroom), limits, fine=requests, tell=step.advance)
+        plans = _plans(planner, [base * factor for factor in _factors(scale)], price)
+    if html:
+        save(report_of_plans(plans), html)
+    if as_json:
+        console.emit_json({"schema": SCHEMA, "kind": "plan", "plans": [plan.to_json() for plan in plans]})
+    else:
+        _show(plans)
+
+
+def _plans(planner: Planner, rates: list[float], price: float | None) -> list[Plan]:
+    from tsbatch.ops.simulation.plan import make_plan
+
+    # Settings that are enough for a small load are none for a large one, but not the other way round.
+    found = planner.candidates(min(rates))
+    plans = [make_plan(planner, min(rates), price=price, found=found)]
+    if len(rates) > 1:
+        found = planner.candidates(max(rates))
+        plans += [make_plan(planner, rate, price=price, found=found) for rate in sorted(rates)[1:]]
+    return plans
+
+
+def _stream(rate: float | None, arrivals: Drawn, trace: Path | None, seed: int) -> tuple[Stream, float]:
+    from tsbatch.ops.simulation.arrivals import rate_of, read_recorded
+    from tsbatch.ops.simulation.planning import Stream
+
+    if (rate is None) == (trace is None):
+        raise UsageError("expected one of --rate and --trace")
+    if trace is None:
+        assert rate is not None
+        return Stream(arrivals, seed=seed), rate
+    times = read_recorded(trace)
+    if not (recorded := rate_of(times)):
+        raise UsageError(f"{trace} holds {len(times)} arrivals at one moment; expected more, over some time")
+    return Stream("trace", times, seed), recorded
+
+
+def _limits(services: list[ServiceTime], workers: int | None, batch_size: int | None, queue_size: int) -> Limits:
+    from tsbatch.ops.simulation.planning import Limits
+
+    cores = max((one.machine.cores or 0 for one in services), default=0)
+    measured = [max(1, int(one.largest / max(one.items))) for one in services if one.source]
+    return Limits(
+        workers=workers or cores or WORKERS,
+        batch_size=batch_size or (max(measured) if measured else BATCH_SIZE),
+        queue_size=queue_size,
+    )
+
+
+def _factors(text: str) -> list[float]:
+    try:
+        factors = [float(word) for word in text.split(",")]
+    except ValueError:
+        factors = []
+    if not factors or not all(0 < factor < float("inf") for factor in factors):
+        raise UsageError(f"--scale is {text!r}; expected positive numbers like 10,100,1000")
+    return sorted(factors)
+
+
+def _check_positive(options: dict[str, float | None]) -> None:
+    for option, value in options.items():
+        if value is not None and not 0 < value < float("inf"):
+            raise UsageError(f"{option} is {value:g}; expected a positive number")
+
+
+def _show(plans: list[Plan]) -> None:
+    from tsbatch.ops import console
+    from tsbatch.ops.report.of_plan import headline, others, plan_columns, plan_rows
+
+    last = plans[-1]
+    for plan in plans:
+        console.out.print(headline(plan), markup=False, soft_wrap=True)
+    console.table(plan_columns(plans), plan_rows(plans))
+    settings = others(last)
+    console.out.print()
+    console.table(settings.columns, settings.rows, title=f"{settings.title}, for {last.rate:g} requests/s")
+    rows = [
+        [
+            f"{point.rate:.0f}",
+            f"{point.p50:.1f}",
+            f"{point.p99:.1f}",
+            f"{100 * point.refused:.2f}",
+            f"{point.batch:.1f}",
+            point.needed,
+        ]
+        for point in last.curve
+    ]
+    console.out.print()
+    columns = ["requests/s", "P50 ms", "P99 ms", "refused %", "batch", "machines needed"]
+    console.table(columns, rows, title=f"{last.machines} machines at other rates")
+    for kind, sentences in (("measured", last.measured), ("extrapolated", last.guessed)):
+        for sentence in sentences:
+            console.out.print(f"{kind}: {sentence}", markup=False, soft_wrap=True)

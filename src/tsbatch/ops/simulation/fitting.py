@@ -1,0 +1,232 @@
+"""A service time out of what was measured: a load test's file, or a check's.
+
+From a load test each batch is one observation: its items, its requests' length and its handler time. TorchServe's own
+share is what is left of the cycle and of the latency. A worker that has requests waiting begins its next batch as soon
+as TorchServe can: what passes between two such batches is ``batch + request × n``. What the latency holds besides is
+the frontend's, and the network's.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import orjson
+
+from tsbatch.errors import UsageError
+from tsbatch.ops.diagnosis.batch_table import BatchTable, batches_of
+from tsbatch.ops.measure.result import BenchResult, Run
+from tsbatch.ops.measure.samples import Column, Samples
+from tsbatch.ops.simulation.rules import Overhead
+from tsbatch.ops.simulation.service_time import KIND, LEAST, SPREADS, Machine, ServiceTime
+
+TYPICAL: Final = Overhead(frontend=1.0, batch=1.0, request=0.1)
+"""Of TorchServe 0.12 on a machine with two cores (docs/simulate.md), where nobody measured it."""
+
+FEWEST: Final = 10
+"""Observations from which a figure of its own is made."""
+
+WORTH: Final = 0.1
+"""Share of the spread that the length must explain to count."""
+
+
+def read_service(path: Path) -> ServiceTime:
+    """The service time of a file.
+
+    Args:
+        path: what :meth:`ServiceTime.save`, ``tsbatch bench --output`` or ``tsbatch check --json`` wrote.
+
+    Raises:
+        UsageError: there is no service time in it.
+        OSError: it cannot be read.
+    """
+    try:
+        value = orjson.loads(path.read_bytes())
+    except orjson.JSONDecodeError as error:
+        raise UsageError(f"{path} is no JSON: {error}") from None
+    if isinstance(value, dict) and value.get("kind") == KIND:
+        return ServiceTime.from_json(value, str(path))
+    if isinstance(value, dict) and "kind" not in value and "service" in value:
+        return of_check(value, str(path))
+    return of_bench(BenchResult.load(path), str(path))
+
+
+def of_check(report: Mapping[str, Any], source: str) -> ServiceTime:
+    """From what ``tsbatch check --json`` prints: a median for each batch size, and how far the slowest was above it.
+
+    Raises:
+        UsageError: nothing was timed.
+    """
+    rows = report["service"]
+    if not rows:
+        raise UsageError(f"{source} has no service times; expected a check with --data")
+    factors = [factor for row in rows for factor in [1.0] * (row["repeats"] - 1) + [row["slowest"] / row["seconds"]]]
+    mean = float(np.mean(factors))
+    return ServiceTime(
+        sizes=[row["batch"] for row in rows],
+        times=[row["seconds"] * 1000 * mean for row in rows],
+        spread=_thinned(np.array(factors) / mean),
+        overhead=TYPICAL,
+        machine=Machine(workers=1),
+        source=source,
+    )
+
+
+def of_bench(result: BenchResult, source: str = "") -> ServiceTime:
+    """From a load test: every batch of every run.
+
+    Raises:
+        UsageError: the answers told no split.
+    """
+    table = _Observed.join([_observe(run) for run in result.runs])
+    if not len(table):
+        raise UsageError(f"{source or 'the result'} tells no handler times; expected answers with Server-Timing")
+    extra = table.length - table.requests * (table.length.sum() / table.requests.sum())
+    per_length = _slope(_around(table.items, extra), _around(table.items, table.took))
+    # At the mean length of a request, whatever lengths a size happened to get.
+    sizes, times = _by_size(table.items, table.took - per_length * extra)
+    fitted = ServiceTime(sizes=sizes, times=times, machine=_machine(result), source=source or "a load test")
+    factors = table.took / np.maximum(fitted.mean(table.items) + per_length * extra, LEAST)
+    return replace(
+        fitted,
+        spread=_thinned(factors / factors.mean()),
+        per_length=per_length,
+        items=_choices(result.samples.items, 1.0),
+        lengths=_choices(result.samples.length, 0.0) if per_length else (0.0,),
+        overhead=overhead_of(result.samples, int(result.target["settings"].get("batchSize") or 1)),
+    )
+
+
+class _Observed:
+    """Batches as columns of one length."""
+
+    def __init__(self, requests: Column, items: Column, length: Column, took: Column) -> None:
+        self.requests, self.items, self.length, self.took = requests, items, length, took
+
+    def __len__(self) -> int:
+        return len(self.took)
+
+    @classmethod
+    def join(cls, parts: Sequence[_Observed]) -> _Observed:
+        """All of them."""
+        names = ("requests", "items", "length", "took")
+        return cls(*(np.concatenate([getattr(one, name) for one in parts] or [np.empty(0)]) for name in names))
+
+
+def _observe(run: Run) -> _Observed:
+    """The batches of one run all of whose requests are known, with what their requests add up to."""
+    samples = run.samples
+    known = samples.where(~np.isnan(samples.queue + samples.assembly + samples.handler + samples.batch))
+    table, number = batches_of(known), batch_numbers(known)
+    members = np.bincount(number, minlength=len(table)) if len(known) else np.empty(0)
+    whole = members == table.size
+    items = _sums(number, known.items, 1.0, len(table))
+    length = _sums(number, known.length, 0.0, len(table))
+    return _Observed(table.size[whole], items[whole], length[whole], table.handler[whole])
+
+
+def batch_numbers(samples: Samples) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+    """For each request the row of its batch in :func:`batches_of` of the same samples, shape (n,)."""
+    table = batches_of(samples)
+    handed = samples.sent * 1000 + samples.queue + samples.assembly
+    # Batches of one size that took exactly as long lie together in time order, so the last one begun before is ours.
+    order = np.lexsort((table.handed_over, table.handler, table.size))
+    keys = [(table.size[row], table.handler[row], table.handed_over[row]) for row in order]
+    rows = zip(samples.batch.tolist(), samples.handler.tolist(), (handed + 1e-6).tolist(), strict=True)
+    return order[np.array([bisect_right(keys, key) - 1 for key in rows], dtype=np.intp)]
+
+
+def _sums(number: Any, values: Column, unknown: float, count: int) -> Column:
+    weights = np.nan_to_num(values, nan=unknown)
+    return np.bincount(number, weights=weights, minlength=count)[:count].astype(np.float64)
+
+
+def _by_size(items: Column, took: Column) -> tuple[list[float], list[float]]:
+    """Mean time by items, never falling; sizes that were seen too seldom are left to the line between the others."""
+    sizes, place, counts = np.unique(items, return_inverse=True, return_counts=True)
+    means = np.bincount(place, weights=took) / counts
+    often = counts >= min(FEWEST, counts.max())
+    return sizes[often].tolist(), _rising(means[often], counts[often])
+
+
+def _around(items: Column, values: Column) -> Column:
+    """How far values are from the mean of those with as many items."""
+    _, place, counts = np.unique(items, return_inverse=True, return_counts=True)
+    around: Column = values - (np.bincount(place, weights=values) / counts)[place]
+    return around
+
+
+def _rising(values: Column, weights: Column) -> list[float]:
+    """The nearest values that never fall (pool adjacent violators)."""
+    pools: list[tuple[float, float, int]] = []
+    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
+        pool = (value, float(weight), 1)
+        while pools and pools[-1][0] > pool[0]:
+            before = pools.pop()
+            total = before[1] + pool[1]
+            pool = ((before[0] * before[1] + pool[0] * pool[1]) / total, total, before[2] + pool[2])
+        pools.append(pool)
+    return [value for value, _, count in pools for _ in range(count)]
+
+
+def _slope(extra: Column, left: Column) -> float:
+    """Ms for each unit of length, where that explains a good part of what the size leaves open; 0 elsewhere."""
+    if len(extra) < FEWEST or not extra.any() or not left.any():
+        return 0.0
+    slope = float(extra @ left / (extra @ extra))
+    explained = 1 - float(((left - slope * extra) ** 2).sum() / (left**2).sum())
+    return slope if slope > 0 and explained >= WORTH else 0.0
+
+
+def _choices(values: Column, unknown: float) -> Sequence[float]:
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return (unknown,)
+    return (known[0],) if known.min() == known.max() else _thinned(known)
+
+
+def _thinned(factors: Column) -> list[float]:
+    """As many of them as tell the spread, with their mean."""
+    if len(factors) <= SPREADS:
+        return list(factors)
+    thin = np.quantile(factors, (np.arange(SPREADS) + 0.5) / SPREADS)
+    return list(thin / thin.mean() * factors.mean())
+
+
+def overhead_of(samples: Samples, batch_size: int) -> Overhead:
+    """What TorchServe cost in a load test, as far as it shows; :data:`TYPICAL` where it does not.
+
+    Args:
+        samples: its requests.
+        batch_size: what fitted into a batch.
+    """
+    good = samples.where(samples.ok & ~np.isnan(samples.queue + samples.assembly + samples.handler + samples.batch))
+    cycle = _between_batches(batches_of(good), good, batch_size)
+    if cycle is None:
+        batch, request = TYPICAL.batch, TYPICAL.request
+    else:
+        request = min(TYPICAL.request, cycle / (2 * batch_size))
+        batch = cycle - request * batch_size
+    outside = good.latency - good.queue - good.assembly - good.handler - request * (good.batch + 1) / 2
+    frontend = float(np.median(outside)) - batch / 2 if len(good) >= FEWEST else TYPICAL.frontend
+    return Overhead(frontend=round(max(0.0, frontend), 3), batch=round(batch, 3), request=round(request, 4))
+
+
+def _between_batches(table: BatchTable, good: Samples, batch_size: int) -> float | None:
+    """Ms from the end of a batch to the next one's begin, of full batches whose requests had all waited."""
+    full = table.size >= batch_size
+    waited = np.full(len(table), np.inf)
+    np.minimum.at(waited, batch_numbers(good), good.queue)
+    held = table.held[full & (waited > 0)]
+    return float(np.median(held)) if len(held) >= FEWEST else None
+
+
+def _machine(result: BenchResult) -> Machine:
+    from tsbatch.ops.diagnosis.sources import known_of_result
+
+    known = known_of_result(result, result.runs)
+    return Machine(workers=known.workers, cores=known.cores, worker_cores=known.worker_cores)

@@ -1,0 +1,34 @@
+"""The simulator beside a real TorchServe, in one cell; the others are in the acceptance tests."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks import simulator_accuracy as accuracy
+from tsbatch.ops.measure.arrivals import Arrivals
+from tsbatch.ops.simulation.arrivals import take
+from tsbatch.ops.simulation.rules import Overhead
+from tsbatch.ops.simulation.service_time import ServiceTime
+from tsbatch.ops.simulation.simulator import simulate
+
+pytestmark = pytest.mark.alone
+
+CELL = accuracy.Cell(1, 8, 20, 40, 5, 0.6)
+
+
+def test_the_same_arrivals_in_both(server_factory, tmp_path):
+    with server_factory() as server:
+        sleepers = accuracy.Sleepers(server, tmp_path)
+        sleepers.warm_up(2)
+        with sleepers.model(CELL) as name:
+            sleepers.load(name, seconds=1.0, clients=8)
+            times = take(Arrivals("poisson", 50.0, seed=1), 300)
+            samples = sleepers.load(name, arrivals=Arrivals("trace", times=times.tolist()))
+    service = ServiceTime(sizes=[1, 2], times=[45.5, 50.5], overhead=Overhead(frontend=1.0, batch=1.0, request=0.1))
+    simulated = simulate(CELL.settings, samples.sent - samples.sent.min(), service).samples
+    assert samples.ok.all()
+    # The machine may be busy: most requests travelled as they should, and took about as long.
+    assert (samples.batch == simulated.batch).mean() > 0.5
+    assert np.median(samples.latency) == pytest.approx(np.median(simulated.latency), rel=0.15)
+    assert np.mean(samples.batch) == pytest.approx(np.mean(simulated.batch), rel=0.15)

@@ -1,0 +1,63 @@
+"""The verb plan, as a person calls it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.unit.ops.simulation.results import batches, result_of
+from tsbatch.cli import main
+
+QUICK = ["--requests", "2000", "--max-workers", "2", "--max-batch-size", "4"]
+
+
+def test_a_page_for_people(capsys, tmp_path):
+    page = tmp_path / "plan.html"
+    words = ["--service", "10+2*n", "--rate", "800", "--p99", "100", "--price", "3", "--html", str(page)]
+    assert main(["plan", *QUICK, *words]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("800 requests/s within 100 ms at P99: ")
+    for heading in ("cost", "margin %", "P99 with one down", "machines needed", "extrapolated: "):
+        assert heading in out
+    assert "Cost over the rate" in page.read_text()
+
+
+def test_several_times_a_recorded_load(capsys, tmp_path):
+    rows = batches([(second / 50, [1], [5], 20.0, 3.0, 0.0) for second in range(400)])
+    path = tmp_path / "bench.json"
+    result_of(rows, batch_size=1).save(path)
+    words = ["--service", str(path), "--trace", str(path), "--p99", "100", "--scale", "1000,10,100", "--json"]
+    assert main(["plan", *QUICK, *words]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["schema"] == 1
+    rates = [plan["rate"] for plan in told["plans"]]
+    assert rates == pytest.approx([500, 5000, 50000], rel=0.01)
+    machines = [plan["machines"] for plan in told["plans"]]
+    assert machines[2] == pytest.approx(10 * machines[1], rel=0.02)
+    assert machines[0] < machines[1] <= 10 * machines[0]
+    assert told["plans"][0]["measured"]
+
+
+@pytest.mark.parametrize(
+    "words,said",
+    [
+        (["--p99", "100"], "expected one of --rate and --trace"),
+        (["--p99", "100", "--rate", "5", "--trace", "x"], "expected one of --rate and --trace"),
+        (["--p99", "0", "--rate", "5"], "--p99 is 0"),
+        (["--p99", "100", "--rate", "0"], "--rate is 0"),
+        (["--p99", "100", "--rate", "5", "--scale", "10,x"], "--scale is '10,x'"),
+        (["--p99", "3", "--rate", "5"], "no settings keep P99 within 3 ms"),
+        (["--rate", "5"], "--p99"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_2(words, said, capsys):
+    assert main(["plan", "--service", "10ms", *QUICK, *words]) == 2
+    error = capsys.readouterr().err
+    assert said in error.splitlines()[-1]
+
+
+def test_a_recording_of_one_moment(tmp_path, capsys):
+    (tmp_path / "times.txt").write_text("1\n1\n")
+    assert main(["plan", "--service", "10ms", "--p99", "50", "--trace", str(tmp_path / "times.txt")]) == 2
+    assert "at one moment" in capsys.readouterr().err
