@@ -152,18 +152,18 @@ def _release(version: str) -> tuple[int, ...]:
     return tuple(int(part) if part.isdigit() else 0 for part in version.split(".")[:2])
 
 
-def parse_section(cls: type[ModelT], section: Any, name: str) -> ModelT:
+def parse_section(cls: type[ModelT], section: Any, name: str, *, file: str = "model-config.yaml") -> ModelT:
     """``section`` as an instance of ``cls``, with errors a person can act on.
 
     Raises:
         SettingsError: one line with the key's full name, what was wrong and what is expected.
     """
     if not isinstance(section, Mapping):
-        raise SettingsError(f"model-config.yaml: {name}: expected keys and values, got {type(section).__name__}")
+        raise SettingsError(f"{file}: {name}: expected keys and values, got {type(section).__name__}")
     try:
         return cls.model_validate(dict(section))
     except ValidationError as error:
-        raise SettingsError("model-config.yaml: " + "; ".join(_explain(cls, name, error))) from None
+        raise SettingsError(f"{file}: " + "; ".join(_explain(cls, name, error))) from None
 
 
 def parse_parameters(cls: type[ModelT], given: Mapping[str, Any]) -> ModelT:

@@ -1,0 +1,13 @@
+"""Image segmentation for torch-model-archiver: ``--handler $(tsbatch handler-path image-segmentation)``.
+
+TorchServe imports this file by its bare name and wants exactly one class defined in it; the code is in
+tsbatch.tasks.image_segmentation.
+"""
+
+from __future__ import annotations
+
+from tsbatch.tasks.image_segmentation import ImageSegmentationHandler
+
+
+class ImageSegmentation(ImageSegmentationHandler):
+    """The handler TorchServe starts."""

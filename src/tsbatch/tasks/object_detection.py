@@ -1,0 +1,95 @@
+"""object-detection: what is where in an image, from a transformers folder (DETR, YOLOS, RT-DETR …).
+
+Input: an image, or a list of them: a raw body, a form's field, base64 or a ``data:`` URL. Parameter: ``threshold``.
+Output for each image, as transformers' pipeline, with boxes in pixels of the upright original::
+
+    [{"score": 0.98, "label": "cat", "box": {"xmin": 12, "ymin": 40, "xmax": 210, "ymax": 300}}, …]
+
+Limits: ``tsbatch.limits.image_pixels``. A batch's images share a forward pass where they have one shape after resizing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, ClassVar, Final
+
+import torch
+from pydantic import Field
+
+from tsbatch.request import Item
+from tsbatch.settings import Section
+from tsbatch.tasks.class_names import class_names
+from tsbatch.tasks.image import ImageHandler, columns
+
+CORNERS: Final = ("xmin", "ymin", "xmax", "ymax")
+
+
+class DetectionParameters(Section):
+    """What a request may ask for.
+
+    Attributes:
+        threshold: only objects with a score above it.
+    """
+
+    threshold: float = Field(default=0.5, ge=0, le=1)
+
+
+class ObjectDetectionHandler(ImageHandler):
+    """Finds objects. See the module for input, output and parameters."""
+
+    task: ClassVar[str] = "object-detection"
+    parameters_class: ClassVar[Any] = DetectionParameters
+    output_schema: ClassVar[Any] = {
+        "type": "array",
+        "items": {
+            "type": "object",
+            "required": ["score", "label", "box"],
+            "properties": {
+                "score": {"type": "number"},
+                "label": {"type": "string"},
+                "box": {"type": "object", "properties": {corner: {"type": "integer"} for corner in CORNERS}},
+            },
+        },
+    }
+    names: list[str]
+
+    def load_model(self) -> Any:
+        """The detector."""
+        from transformers import AutoModelForObjectDetection
+
+        return self.load_pretrained(AutoModelForObjectDetection, complete=True)
+
+    def prepare(self) -> None:
+        """Load the image processor and the names of the classes."""
+        super().prepare()
+        self.load_processor("post_process_object_detection")
+        config = self.model.config
+        self.names = class_names(config.num_labels, folder=self.model_dir, aux=self.aux, config=config)
+
+    def labels(self) -> list[str]:
+        """The names of the classes."""
+        return self.names
+
+    def forward(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Pixels to ``logits`` (n, queries, classes) and ``pred_boxes`` (n, queries, 4), relative to the image."""
+        found = self.model(**inputs)
+        return {"logits": found.logits.float(), "pred_boxes": found.pred_boxes.float()}
+
+    def postprocess(self, outputs: Sequence[Mapping[str, torch.Tensor]], items: Sequence[Item]) -> list[Any]:
+        """Rows of logits and boxes to objects above each request's threshold."""
+        thresholds = [item.parameters.threshold for item in items]
+        found = self.processor.post_process_object_detection(
+            SimpleNamespace(**columns(outputs)),
+            threshold=min(thresholds),
+            target_sizes=[item.state for item in items],
+        )
+        return [self._objects(each, threshold) for each, threshold in zip(found, thresholds, strict=True)]
+
+    def _objects(self, found: Mapping[str, torch.Tensor], threshold: float) -> list[dict[str, Any]]:
+        kept = found["scores"] > threshold
+        scores, labels, boxes = (found[name][kept] for name in ("scores", "labels", "boxes"))
+        return [
+            {"score": score, "label": self.names[label], "box": dict(zip(CORNERS, box, strict=True))}
+            for score, label, box in zip(scores.tolist(), labels.tolist(), boxes.int().tolist(), strict=True)
+        ]
