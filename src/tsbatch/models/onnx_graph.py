@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from tsbatch.errors import LoadError
+
+DTYPES: Final = {
+    "bool": "bool",
+    "double": "float64",
+    "float": "float32",
+    "float16": "float16",
+    **{name: name for name in ("int8", "int16", "int32", "int64", "uint8")},
+}
+"""NumPy's names for the element types of a graph."""
 
 
 class OnnxGraph:
@@ -17,6 +26,10 @@ class OnnxGraph:
     Args:
         path: the graph; weights that it keeps in other files lie beside it.
         device: a GPU is used where ONNX Runtime has its provider.
+
+    Attributes:
+        signature: of each input the name, the shape (a size that is left open is a name or None) and the dtype, None
+            for one that DTYPES lacks.
 
     Raises:
         LoadError: ONNX Runtime is not installed, or does not take the file.
@@ -37,7 +50,12 @@ class OnnxGraph:
         except Exception as error:  # its errors share no public base
             reason = str(error).splitlines()[0] if str(error) else "no reason given"
             raise LoadError(f"{path.name}: not an ONNX graph that this ONNX Runtime takes: {reason}") from None
-        self._inputs = [entry.name for entry in self._session.get_inputs()]
+        given = self._session.get_inputs()
+        self.signature: list[tuple[str, list[Any], str | None]] = [
+            (entry.name, list(entry.shape), DTYPES.get(entry.type.removeprefix("tensor(").removesuffix(")")))
+            for entry in given
+        ]
+        self._inputs = [entry.name for entry in given]
         self._outputs = [entry.name for entry in self._session.get_outputs()]
 
     def __call__(self, *tensors: torch.Tensor, **named: torch.Tensor) -> Any:

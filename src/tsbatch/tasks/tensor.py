@@ -1,0 +1,223 @@
+"""tensor: numbers in, numbers out, for tabular and own models.
+
+Model: TorchScript (.pt), ``torch.export`` (.pt2), ONNX (.onnx), or weights with a model file. Input for each item:
+nested lists of numbers, or for a model of several inputs an object with one for each name; as JSON, ``.npy``, ``.npz``
+or Open Inference tensors. In files and tensors the first dimension counts the items. Output for each item: what the
+model gives for it, nested lists, or an object of them by name. With ``Accept: application/x-npy`` (or
+``application/octet-stream``) the answer is an ``.npy`` file, or an ``.npz`` where outputs have names.
+
+The section ``handler:`` declares inputs and names outputs (see ``tensor_inputs``). Items of one shape share a forward
+pass; none is padded. Limits: 64 items a request, ``handler.max_bytes`` of an unpacked ``.npz``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from tsbatch.answer import encode_answer
+from tsbatch.errors import BadRequest, PayloadTooLarge, SettingsError, Unprocessable
+from tsbatch.fields import split_fields
+from tsbatch.media import media_type
+from tsbatch.models.onnx_graph import OnnxGraph
+from tsbatch.payload import read_payload
+from tsbatch.request import Item, Request
+from tsbatch.resources import to_device
+from tsbatch.response import Reply
+from tsbatch.settings import Section
+from tsbatch.tasks.numpy_files import is_numpy, read_arrays, write_npy, write_npz
+from tsbatch.tasks.shapes import Groups, run_groups, same_shape
+from tsbatch.tasks.task import TaskHandler
+from tsbatch.tasks.tensor_inputs import Array, TensorInput, rows_of
+
+NUMPY_TYPES = ("application/x-npy", "application/x-npz", "application/octet-stream")
+
+
+class TensorOptions(Section):
+    """The section ``handler:`` of model-config.yaml.
+
+    Attributes:
+        inputs: the model's inputs, in the order of its arguments; left out: one of any shape.
+        outputs: names for what the model gives as a tuple, in its order.
+        max_bytes: what an ``.npz`` may unpack to.
+    """
+
+    inputs: list[TensorInput] = Field(default_factory=list)
+    outputs: list[str] = Field(default_factory=list)
+    max_bytes: int = Field(default=100_000_000, ge=1)
+
+
+class TensorParameters(Section):
+    """A request has no parameters."""
+
+
+class TensorHandler(TaskHandler):
+    """Runs a numeric model. See the module for input and output."""
+
+    task: ClassVar[str] = "tensor"
+    input_schema: ClassVar[Any] = {"type": ["number", "array", "object"]}
+    output_schema: ClassVar[Any] = {"type": ["number", "array", "object"]}
+    parameters_class: ClassVar[Any] = TensorParameters
+    settings_class: ClassVar[Any] = TensorOptions
+    inputs: Sequence[TensorInput]
+
+    def prepare(self) -> None:
+        """Find out what the inputs are.
+
+        Raises:
+            SettingsError: two inputs of one name.
+        """
+        self.inputs = self.options.inputs or _of_graph(self.model) or [TensorInput()]
+        self._names = [entry.name for entry in self.inputs]
+        if len(set(self._names)) < len(self._names):
+            raise SettingsError("model-config.yaml: handler.inputs: two of them have one name")
+
+    def examples(self) -> Sequence[Any]:
+        """Zeros, where every size is declared."""
+        zeros = {entry.name: entry.example() for entry in self.inputs}
+        if any(value is None for value in zeros.values()):
+            return []
+        return [zeros if len(zeros) > 1 else zeros[self._names[0]]]
+
+    def decode_request(self, request: Request) -> list[Item]:
+        """The items of one request: arrays by name.
+
+        Raises:
+            RequestError: broken, or not what the model's inputs are.
+        """
+        name, parameters = split_fields(request)
+        if is_numpy(request.fields[name]):
+            request.parameters = parameters
+            rows = self._read_file(request, bytes(request.fields[name]))
+        else:
+            rows = self._read_payload(request)
+        checked = self._parameters(request.parameters)
+        return [Item(self._arrays(row, place), checked, request, place) for place, row in enumerate(rows)]
+
+    def preprocess(self, items: Sequence[Item]) -> list[Mapping[str, Array]]:
+        """The arrays of each item."""
+        return [item.value for item in items]
+
+    def collate(self, features: Sequence[Mapping[str, Array]]) -> Groups:
+        """Items of one shape and type stacked, input by input."""
+        places = same_shape([tuple((a.shape, a.dtype.str) for a in feature.values()) for feature in features])
+        batches = [
+            {name: torch.from_numpy(np.stack([features[place][name] for place in group])) for name in self._names}
+            for group in places
+        ]
+        return Groups(places, batches, [None] * len(places))
+
+    def inference(self, tensors: Groups) -> list[Any]:
+        """Each group through the model: for each item a tensor, or several by name."""
+        return run_groups(tensors, lambda batch, _: self._run(to_device(batch, self.device)))
+
+    def postprocess(self, outputs: Any, items: Sequence[Item]) -> list[Any]:
+        """Tensors to arrays."""
+        del items
+        return [_plain(output) for output in outputs]
+
+    def encode_response(self, results: Sequence[Any], request: Request) -> Reply:
+        """The results in the format that the request accepts.
+
+        Raises:
+            Unprocessable: a file is asked for, and the results differ in shape.
+        """
+        accepted = media_type(request.headers.get("accept", "").partition(",")[0])[0]
+        if request.protocol != "plain" or accepted not in NUMPY_TYPES:
+            return encode_answer(results, request, self.identity, nan=self.settings.nan)
+        if request.single:
+            return _as_file(results[0])
+        try:
+            if isinstance(results[0], Mapping):
+                return _as_file({name: np.stack([result[name] for result in results]) for name in results[0]})
+            return _as_file(np.stack(results))
+        except ValueError:
+            message = "the items' results differ in shape, and a file holds one"
+            raise Unprocessable(message, expected="Accept: application/json, or one item a request") from None
+
+    def describe_handle(self) -> dict[str, Any]:
+        """What the task takes and gives, and how this model is set."""
+        declared = [entry.model_dump() for entry in self.inputs]
+        return {**super().describe_handle(), "inputs": declared, "outputs": list(self.options.outputs)}
+
+    def _read_file(self, request: Request, raw: bytes) -> list[dict[str, Any]]:
+        found = read_arrays(raw, max_bytes=self.options.max_bytes)
+        if not isinstance(found, dict):
+            found = {self._names[0]: found}
+        elif len(found) == len(self._names) == 1:  # numpy.savez calls a nameless array arr_0
+            found = {self._names[0]: next(iter(found.values()))}
+        rows, request.single = rows_of(found, self.inputs)
+        most = self.settings.limits.items
+        if not rows:
+            raise BadRequest("the file has no item: its first dimension is 0", expected="at least one row")
+        if len(rows) > most:
+            message = f"the file has {len(rows):,} items, and at most {most} are taken"
+            raise PayloadTooLarge(message, expected=f"{most} rows or fewer; send the rest in another request")
+        return rows
+
+    def _read_payload(self, request: Request) -> list[Any]:
+        ndims = {None if entry.shape is None else len(entry.shape) for entry in self.inputs}
+        payload = read_payload(
+            request,
+            item_ndim=ndims.pop() if len(self.inputs) == 1 else None,
+            max_items=self.settings.limits.items,
+            item_keys=frozenset(self._names),
+        )
+        request.single, request.parameters = payload.single, payload.parameters
+        for own in payload.item_parameters:
+            self._parameters(own or {})
+        return payload.values
+
+    def _arrays(self, value: Any, place: int) -> dict[str, Array]:
+        """One item's arrays, in the order of the inputs."""
+        if not isinstance(value, Mapping):
+            value = {self._names[0]: value}
+        if value.keys() != set(self._names):
+            lacking = [name for name in self._names if name not in value]
+            what = f"lacks {lacking[0]!r}" if lacking else "has an input that this model does not have"
+            raise Unprocessable(f"item {place} {what}", expected=f"an object with: {', '.join(self._names)}")
+        several = len(self._names) > 1
+        return {
+            entry.name: entry.array(value[entry.name], f"{entry.name} of item {place}" if several else f"item {place}")
+            for entry in self.inputs
+        }
+
+    def _run(self, batch: Mapping[str, torch.Tensor]) -> Any:
+        # An exported program takes its arguments as it was exported, mostly by place; a graph goes by name.
+        output = self.model(**batch) if isinstance(self.model, OnnxGraph) else self.model(*batch.values())
+        if isinstance(output, list | tuple):
+            if len(output) == 1:
+                return output[0]
+            names = self.options.outputs or [f"output_{place}" for place in range(len(output))]
+            return dict(zip(names, output, strict=True))
+        return output
+
+
+def _of_graph(model: Any) -> list[TensorInput]:
+    """The inputs of an ONNX graph, without their first dimension; none for any other model."""
+    return [
+        TensorInput.model_validate({"name": name, "shape": [_size(size) for size in shape[1:]], "dtype": dtype})
+        for name, shape, dtype in (model.signature if isinstance(model, OnnxGraph) else ())
+    ]
+
+
+def _size(size: Any) -> int | None:
+    return size if isinstance(size, int) else None
+
+
+def _plain(output: Any) -> Any:
+    if isinstance(output, Mapping):
+        return {name: _plain(part) for name, part in output.items()}
+    if isinstance(output, torch.Tensor):
+        return output.float().numpy() if output.dtype == torch.bfloat16 else output.numpy()
+    return output
+
+
+def _as_file(result: Any) -> Reply:
+    if isinstance(result, Mapping):
+        return Reply(write_npz({name: np.asarray(part) for name, part in result.items()}), content_type=NUMPY_TYPES[1])
+    return Reply(write_npy(np.asarray(result)), content_type=NUMPY_TYPES[0])

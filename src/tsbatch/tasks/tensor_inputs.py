@@ -1,0 +1,123 @@
+"""What the inputs of a numeric model are called, of which shape and type, and values made into them.
+
+Declared in the section ``handler:`` of model-config.yaml, or read off an ONNX graph. ``null`` in a shape is a size that
+differs from item to item; the dimension of the batch is never written::
+
+    handler:
+      inputs:
+        - {name: pixels, shape: [3, null, null], dtype: float32}
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from tsbatch.errors import Unprocessable
+from tsbatch.settings import Section
+
+Array = np.ndarray[Any, Any]
+Dtype = Literal["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"]
+
+SHOWN: Final = 4
+"""Sizes of a wrong shape that a message repeats."""
+
+
+class TensorInput(Section):
+    """One input of a model.
+
+    Attributes:
+        name: as in an object of named tensors; the inputs' order is that of the model's arguments.
+        shape: sizes of one item, null for one that differs; left out: any.
+        dtype: what values are cast to where nothing is lost; left out: numbers without a type become float32.
+    """
+
+    name: str = "input"
+    shape: list[int | None] | None = None
+    dtype: Dtype | None = None
+
+    def array(self, value: Any, where: str) -> Array:
+        """``value`` as this input.
+
+        Args:
+            value: nested lists of numbers, or an array.
+            where: what it is, for messages.
+
+        Raises:
+            Unprocessable: not numbers, uneven, or of another shape or type.
+        """
+        typed = isinstance(value, np.ndarray | np.generic)
+        array = np.asarray(value) if typed else _numbers(value, where)
+        if self.shape is not None and not _fits(array.shape, self.shape):
+            message = f"{where} has the shape {_shown(array.shape)}"
+            raise Unprocessable(message, expected=f"{_shown(self.shape)} for one item; null is any size")
+        if self.dtype is not None:
+            return _cast(array, np.dtype(self.dtype), where)
+        return array if typed or array.dtype.kind == "b" else array.astype(np.float32)
+
+    def example(self) -> list[Any] | None:
+        """Zeros of this input's shape, as JSON; None where any size is open."""
+        if self.shape is None or None in self.shape or math.prod(map(int, filter(None, self.shape))) > 1_000_000:
+            return None
+        zeros: list[Any] = np.zeros([size or 0 for size in self.shape], self.dtype or "float32").tolist()
+        return zeros
+
+
+def rows_of(arrays: Mapping[str, Array], inputs: Sequence[TensorInput]) -> tuple[list[dict[str, Array]], bool]:
+    """Arrays of a file as items.
+
+    An array of exactly as many dimensions as its input declares is one item, anything else has one item a row.
+
+    Args:
+        arrays: by name.
+        inputs: the declared ones.
+
+    Returns:
+        The items, each with its arrays by name, and whether the file is one bare item.
+
+    Raises:
+        Unprocessable: arrays of different numbers of rows, or a number where rows should be.
+    """
+    ndims = {entry.name: len(entry.shape) for entry in inputs if entry.shape is not None}
+    if all(ndims.get(name) == array.ndim for name, array in arrays.items()):
+        return [dict(arrays)], True
+    counts = {array.shape[0] if array.ndim else None for array in arrays.values()}
+    if len(counts) > 1 or None in counts:
+        raise Unprocessable("the arrays have different numbers of rows", expected="one row an item in each of them")
+    return [dict(zip(arrays, row, strict=True)) for row in zip(*arrays.values(), strict=True)], False
+
+
+def _numbers(value: Any, where: str) -> Array:
+    try:
+        array = np.array(value)
+    except (ValueError, OverflowError):
+        raise Unprocessable(f"{where} is nested unevenly", expected="lists of numbers of one length") from None
+    if array.dtype.kind not in "biuf":
+        raise Unprocessable(f"{where} is not numbers alone", expected="a number, or nested lists of numbers")
+    return array
+
+
+def _fits(shape: Sequence[int], wanted: Sequence[int | None]) -> bool:
+    return len(shape) == len(wanted) and all(size in (None, found) for size, found in zip(wanted, shape, strict=True))
+
+
+def _cast(array: Array, dtype: np.dtype[Any], where: str) -> Array:
+    if array.dtype == dtype:
+        return array
+    with np.errstate(over="ignore", invalid="ignore"):
+        cast = array.astype(dtype)
+    if dtype.kind == "f":
+        kept = array.dtype.kind in "iuf" and bool((np.isfinite(cast) | ~np.isfinite(array)).all())
+    else:
+        kept = (dtype.kind == "b") == (array.dtype.kind == "b") and bool((cast == array).all())
+    if not kept:
+        raise Unprocessable(f"{where} has {array.dtype} values that do not fit {dtype}", expected=f"{dtype} values")
+    return cast
+
+
+def _shown(shape: Sequence[int | None]) -> str:
+    more = ", …" if len(shape) > 2 * SHOWN else ""
+    return "[" + ", ".join("null" if size is None else str(size) for size in shape[: 2 * SHOWN]) + more + "]"
