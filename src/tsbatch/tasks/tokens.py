@@ -28,13 +28,16 @@ class Tokens:
         return len(self.ids)
 
 
-def pad(features: Sequence[Tokens | Ids], *, padding: int = 0, type_padding: int = 0) -> dict[str, torch.Tensor]:
+def pad(
+    features: Sequence[Tokens | Ids], *, padding: int = 0, type_padding: int = 0, left: bool = False
+) -> dict[str, torch.Tensor]:
     """Features to tensors of shape (n, longest), padded on the right.
 
     Args:
         features: tokens, or bare arrays of ids.
         padding: the id that fills up.
         type_padding: the token type that fills up.
+        left: pad on the left, for a model that goes on after the last token.
 
     Returns:
         ``input_ids`` and ``attention_mask``, and ``token_type_ids`` where the features have types.
@@ -42,19 +45,19 @@ def pad(features: Sequence[Tokens | Ids], *, padding: int = 0, type_padding: int
     counts = np.fromiter((len(feature) for feature in features), dtype=np.int64, count=len(features))
     tokens = [feature if isinstance(feature, Tokens) else Tokens(feature) for feature in features]
     longest = int(counts.max())
-    mask = np.arange(longest) < counts[:, None]
+    places = np.arange(longest)
+    mask = (places[::-1] if left else places) < counts[:, None]
     padded = {
-        "input_ids": _filled([entry.ids for entry in tokens], longest, padding),
+        "input_ids": _filled([entry.ids for entry in tokens], mask, padding),
         "attention_mask": torch.from_numpy(mask.astype(np.int64)),
     }
     types = [entry.types for entry in tokens if entry.types is not None]
     if len(types) == len(tokens):
-        padded["token_type_ids"] = _filled(types, longest, type_padding)
+        padded["token_type_ids"] = _filled(types, mask, type_padding)
     return padded
 
 
-def _filled(rows: Sequence[Ids], longest: int, filler: int) -> torch.Tensor:
-    table = np.full((len(rows), longest), filler, dtype=np.int64)
-    for place, row in zip(table, rows, strict=True):
-        place[: len(row)] = row
+def _filled(rows: Sequence[Ids], mask: np.ndarray[Any, Any], filler: int) -> torch.Tensor:
+    table = np.full(mask.shape, filler, dtype=np.int64)
+    table[mask] = np.concatenate(rows)  # both go row by row
     return torch.from_numpy(table)

@@ -1,0 +1,13 @@
+"""Summarization for torch-model-archiver: ``--handler $(tsbatch handler-path summarization)``.
+
+TorchServe imports this file by its bare name and wants exactly one class defined in it; the code is in
+tsbatch.tasks.summarization.
+"""
+
+from __future__ import annotations
+
+from tsbatch.tasks.summarization import SummarizationHandler
+
+
+class Summarization(SummarizationHandler):
+    """The handler TorchServe starts."""

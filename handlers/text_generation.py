@@ -1,0 +1,13 @@
+"""Text generation for torch-model-archiver: ``--handler $(tsbatch handler-path text-generation)``.
+
+TorchServe imports this file by its bare name and wants exactly one class defined in it; the code is in
+tsbatch.tasks.text_generation.
+"""
+
+from __future__ import annotations
+
+from tsbatch.tasks.text_generation import TextGenerationHandler
+
+
+class TextGeneration(TextGenerationHandler):
+    """The handler TorchServe starts."""
