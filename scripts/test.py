@@ -68,7 +68,7 @@ def all_tests() -> list[Step]:
     """
     processes = str(min(os.cpu_count() or 1, MOST_PROCESSES))
     together = ["pytest", "-n", processes, "--dist", "loadgroup", "-m", "not alone", "--durations=15"]
-    alone = ["coverage", "run", "--parallel-mode", "-m", "pytest", "-m", "alone", "--durations=5"]
+    alone = ["coverage", "run", "-m", "pytest", "-m", "alone", "--durations=5"]
     return [
         Step("clean", ["coverage", "erase"]),
         Step("tests", together, {"COVERAGE_PROCESS_START": str(_venv.ROOT / "pyproject.toml")}),

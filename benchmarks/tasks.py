@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""Every ready-made task: a batch of 32 against 32 single requests, and against TorchServe's own handler's way.
+
+    python benchmarks/tasks.py                      a table
+    python benchmarks/tasks.py --task tensor        only this task; may be repeated
+    python benchmarks/tasks.py --json               one JSON object instead
+    python benchmarks/tasks.py --write              the table also into docs/tasks/README.md
+
+All run in this process, through TorchServe's own Python half (``HandlerRunner``): from what the frontend sends to the
+bytes that it gets back. The ways take turns; ratios are taken turn by turn.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+from _ratios import Spread, ratios, turn
+from _systems import HANDLERS
+from _tables import Say, Target, deliver, figures_of, machine, options, table, teller
+from _task_models import BUILDS
+from _task_requests import BATCH, requests
+
+from tsbatch.ops.archive import package
+from tsbatch.ops.model_config import ModelConfig
+from tsbatch.runner import Call, HandlerRunner
+
+PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "tasks" / "README.md"
+BEGIN: Final = "<!-- measured by benchmarks/tasks.py -->"
+STOCK: Final[Mapping[str, tuple[str, str]]] = {
+    "text-classification": ("TextClassification", "the Hugging Face example"),
+    "token-classification": ("TokenClassification", "the Hugging Face example"),
+    "question-answering": ("QuestionAnswering", "the Hugging Face example"),
+    "text-generation": ("TextGeneration", "the Hugging Face example"),
+    "image-classification": ("ImageClassification", "image_classifier"),
+    "image-segmentation": ("ImageSegmentation", "image_segmenter"),
+    "tensor": ("Tensor", "base_handler"),
+}
+"""Task: the class in handlers/stock_style.py, and whose way it is."""
+TURNS: Final = 5
+WAYS: Final = ("batch", "single", "stock")
+Rates = dict[str, list[float]]
+
+
+class Ways:
+    """One task's handlers, ready to be asked.
+
+    Args:
+        task: a key of BUILDS.
+        folder: for its model.
+        stack: closes them.
+    """
+
+    def __init__(self, task: str, folder: Path, stack: ExitStack) -> None:
+        BUILDS[task][1](folder / "model")
+        self.calls = [Call.of(body) for body in requests(task)]
+        archive = package(
+            name="ours", task=task, model_dir=folder / "model", output_dir=folder, config=ModelConfig(batch_size=BATCH)
+        )
+        self._ours = stack.enter_context(HandlerRunner.from_mar(archive))
+        self._stock = None
+        if task in STOCK:
+            handler = getattr(importlib.import_module("stock_style"), STOCK[task][0])
+            self._stock = stack.enter_context(HandlerRunner.from_class(handler, folder / "model", batch_size=BATCH))
+
+    @property
+    def names(self) -> list[str]:
+        """Those of WAYS that this task has."""
+        return [way for way in WAYS if way != "stock" or self._stock]
+
+    def rate(self, way: str) -> float:
+        """Items a second of all requests, once.
+
+        Raises:
+            SystemExit: one was not answered.
+        """
+        runner = self._stock if way == "stock" else self._ours
+        assert runner is not None
+        groups = [[call] for call in self.calls] if way == "single" else [self.calls]
+        started = time.perf_counter()
+        answers = [answer for group in groups for answer in runner.predict(group)]
+        seconds = time.perf_counter() - started
+        bad = [answer for answer in answers if answer.status != 200]
+        if bad:
+            raise SystemExit(f"tasks: {way}: {bad[0].status} {bad[0].body[:300]!r}")
+        return len(self.calls) / seconds
+
+
+def measure(tasks: Sequence[str], say: Say) -> dict[str, Any]:
+    """The rates of every way, turn by turn."""
+    figures: dict[str, Rates] = {}
+    for task in tasks:
+        say(task)
+        with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+            ways = Ways(task, Path(folder), stack)
+            for way in ways.names:
+                ways.rate(way)  # what the first time costs is no part of it
+            figures[task] = {way: [] for way in ways.names}
+            for number in range(TURNS):
+                for way in turn(ways.names, number):
+                    figures[task][way].append(ways.rate(way))
+    return {"schema": 1, "machine": machine(), "batch": BATCH, "turns": TURNS, "rates": figures}
+
+
+def table_of(figures: Mapping[str, Rates]) -> str:
+    """A row for each task, in Markdown."""
+    rows = [_row(task, rates) for task, rates in figures.items()]
+    return table(["task", "model", "items/s", "× single requests", "× TorchServe's way", "which is"], rows)
+
+
+def _row(task: str, rates: Rates) -> list[str]:
+    stock = ratios(rates["batch"], rates["stock"]).text() if "stock" in rates else "-"
+    return [
+        task,
+        BUILDS[task][0],
+        f"{Spread.of(rates['batch']).median:.3g}",
+        ratios(rates["batch"], rates["single"]).text(),
+        stock,
+        STOCK[task][1] if task in STOCK else "-",
+    ]
+
+
+def where(about: Mapping[str, Any]) -> str:
+    """The machine, in one line."""
+    return (
+        f"Median (least to most) of {TURNS} turns; {about['cores']} cores ({about['cpu']}), torch {about['torch']}, "
+        f"transformers {about['transformers']}."
+    )
+
+
+def targets(figures: Mapping[str, Rates]) -> list[Target]:
+    """No task may be slower in a batch than one by one, or than TorchServe's way."""
+    return [
+        Target(f"{task}, {other}", 0.95, ratios(rates["batch"], rates[other]))
+        for task, rates in figures.items()
+        for other in ("single", "stock")
+        if other in rates
+    ]
+
+
+def main(words: list[str]) -> int:
+    """Measure and print."""
+    parser = options("Every ready-made task, batched, one by one, and in TorchServe's own way.")
+    parser.add_argument("--task", action="append", choices=sorted(BUILDS), help="only this one; may be repeated")
+    chosen = parser.parse_args(words)
+    sys.path.insert(0, str(HANDLERS))
+    figures = figures_of(chosen, lambda: measure(chosen.task or list(BUILDS), teller()))
+    text = f"{where(figures['machine'])}\n\n{table_of(figures['rates'])}"
+    return deliver(chosen, figures, text, PAGE, BEGIN, targets(figures["rates"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,18 @@
+"""Ready-made tasks on a real TorchServe: a slice of tests/acceptance/test_issue6_line04_one_broken.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.e2e.one_broken import one_broken_in_eight
+
+
+@pytest.fixture(scope="module")
+def server(server_factory):
+    with server_factory() as server:
+        yield server
+
+
+@pytest.mark.parametrize("task", ["text-classification", "image-classification"])
+def test_one_broken_request_of_eight_hurts_nobody_else(server, tmp_path, task):
+    one_broken_in_eight(server, task, tmp_path)
