@@ -141,3 +141,6 @@ def draw_weights(model, seed, scale):
                 parameter.normal_(0, 0.02 * scale, generator=numbers)
             elif name.endswith("bias"):
                 parameter.normal_(0, 0.2, generator=numbers)
+        for module in model.modules():
+            if isinstance(module, torch.nn.Embedding) and module.padding_idx is not None:
+                module.weight[module.padding_idx] = 0  # as in every trained model: MobileBERT reads its neighbours

@@ -21,6 +21,7 @@ import reprlib
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
+import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from tsbatch._version import __version__
@@ -172,10 +173,20 @@ def parse_parameters(cls: type[ModelT], given: Mapping[str, Any]) -> ModelT:
     Raises:
         Unprocessable: an unknown parameter or a wrong value, with what is expected.
     """
+    _check_unicode(given)
     try:
         return cls.model_validate(dict(given))
     except ValidationError as error:
         raise Unprocessable("; ".join(_explain(cls, "parameters", error))) from None
+
+
+def _check_unicode(given: Mapping[str, Any]) -> None:
+    """Refuse half of a surrogate pair, which JSON can hold and pydantic lets pass, and no tokenizer takes."""
+    try:
+        orjson.dumps(dict(given), option=orjson.OPT_SERIALIZE_NUMPY)
+    except TypeError as error:
+        if "surrogates" in str(error):
+            raise Unprocessable("parameters: half of a surrogate pair", expected="whole characters") from None
 
 
 def _explain(cls: type[BaseModel], name: str, error: ValidationError) -> list[str]:

@@ -168,6 +168,16 @@ def test_wrong_parameters_are_the_clients_fault(given, part):
     assert part in caught.value.message
 
 
+@pytest.mark.parametrize("given", [{"name": "half \ud800"}, {"names": ["whole", "half \udfff"]}, {"\ud800": 1}])
+def test_half_a_surrogate_pair_is_refused_in_any_parameter(given):
+    with pytest.raises(Unprocessable, match="surrogate"):
+        parse_parameters(Anything, given)
+
+
+class Anything(BaseModel):
+    model_config = {"extra": "allow"}
+
+
 def test_a_hundred_thousand_wrong_parameters_cost_next_to_nothing():
     given = {f"dimensions{number}" + "s" * 1000: number for number in range(20_000)}
     started = time.process_time()

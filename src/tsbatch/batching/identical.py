@@ -30,7 +30,8 @@ def group_identical(items: Sequence[Item]) -> tuple[list[Item], list[int]]:
 
 def _key(item: Item) -> Hashable:
     try:
-        parameters = orjson.dumps(dict(item.parameters), option=orjson.OPT_SORT_KEYS) if item.parameters else b""
+        # dict, too, of a parameter that is a section of its own
+        parameters = orjson.dumps(dict(item.parameters), dict, orjson.OPT_SORT_KEYS) if item.parameters else b""
         return item.request.kind, _value_key(item.value), parameters
     except (TypeError, ValueError):
         return id(item)

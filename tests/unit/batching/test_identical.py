@@ -136,3 +136,12 @@ def test_each_item_finds_its_own_value(values):
 def test_the_first_of_the_twins_is_the_one_computed():
     first, second = item("x"), item("x")
     assert group_identical([first, second])[0] == [first]
+
+
+class Nested(BaseModel):
+    more: Wish = Wish()
+
+
+def test_parameters_with_a_section_of_their_own():
+    distinct, twins = twins_of(*(item("a", Nested(more=Wish(top=top))) for top in (1, 2, 1)))
+    assert (len(distinct), twins) == (2, [0, 1, 0])
