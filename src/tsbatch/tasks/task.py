@@ -6,10 +6,14 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
+
+from pydantic import BaseModel
 
 from tsbatch.errors import LoadError
 from tsbatch.handler import BatchHandler
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 class TaskHandler(BatchHandler):
@@ -59,3 +63,8 @@ def first_line(error: BaseException) -> str:
     """What a library said, in one line."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"
+
+
+def filled(asked: ModelT, options: BaseModel) -> ModelT:
+    """A request's parameters with what they leave out (None) as the options of the same name have it."""
+    return asked.model_copy(update={name: value for name, value in options if getattr(asked, name) is None})

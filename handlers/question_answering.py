@@ -1,0 +1,13 @@
+"""Question answering for torch-model-archiver: ``--handler $(tsbatch handler-path question-answering)``.
+
+TorchServe imports this file by its bare name and wants exactly one class defined in it; the code is in
+tsbatch.tasks.question_answering.
+"""
+
+from __future__ import annotations
+
+from tsbatch.tasks.question_answering import QuestionAnsweringHandler
+
+
+class QuestionAnswering(QuestionAnsweringHandler):
+    """The handler TorchServe starts."""

@@ -1,0 +1,250 @@
+"""fill-mask: the words that a masked language model would put in place of the mask.
+
+Input: a text with the model's mask token (``[MASK]``, ``<mask>``), or a list of texts. Parameters: ``top_k``,
+``targets``, ``tokenizer_kwargs``. Output for each text, as transformers' pipeline gives it, best first::
+
+    [{"score": 0.7, "token": 6060, "token_str": "cat", "sequence": "the cat sat"}, …]
+
+With several masks in a text a list of such lists, one a mask; each mask is filled by itself and the others stay. A text
+without a mask, or longer than the model, is a 422; ``{"tokenizer_kwargs": {"truncation": true}}`` has long texts cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from tsbatch.errors import LoadError, Unprocessable
+from tsbatch.request import Item
+from tsbatch.resources import to_device
+from tsbatch.settings import Section
+from tsbatch.tasks.mask_head import MaskHead
+from tsbatch.tasks.text import EXAMPLES, TextHandler
+from tsbatch.tasks.tokens import Ids, Tokens
+
+MAX_ANSWERS = 1000
+"""Filled texts in the answer of one item: masks times ``top_k``."""
+
+
+class TokenizerOptions(Section):
+    """What a request may ask of the tokenizer.
+
+    Attributes:
+        truncation: cut a text that is longer than the model; masks behind the cut get no answer.
+    """
+
+    truncation: bool = False
+
+
+class FillMaskParameters(Section):
+    """What a request may ask for.
+
+    Attributes:
+        top_k: so many words for each mask.
+        targets: choose among these words alone; of one that is no single token the first token.
+        tokenizer_kwargs: see :class:`TokenizerOptions`.
+    """
+
+    top_k: int = Field(default=5, ge=1, le=MAX_ANSWERS)
+    targets: str | list[str] | None = None
+    tokenizer_kwargs: TokenizerOptions = TokenizerOptions()
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class MaskedText(Tokens):
+    """A text with masks.
+
+    Attributes:
+        masks: the places of its masks, shape (masks,).
+        targets: token ids to choose among, shape (targets,); None for the whole vocabulary.
+        top_k: words wanted for each mask.
+    """
+
+    masks: Ids
+    targets: Ids | None
+    top_k: int
+
+
+class FillMaskHandler(TextHandler):
+    """Fills masks. See the module for input, output and parameters."""
+
+    task: ClassVar[str] = "fill-mask"
+    input_schema: ClassVar[Any] = {"type": "string"}
+    output_schema: ClassVar[Any] = {
+        "type": "array",
+        "items": {
+            "type": "object",
+            "required": ["score", "token", "token_str", "sequence"],
+            "properties": {
+                "score": {"type": "number"},
+                "token": {"type": "integer"},
+                "token_str": {"type": "string"},
+                "sequence": {"type": "string"},
+            },
+        },
+        "description": "of a text with several masks a list of these, one a mask",
+    }
+    takes_types: ClassVar[bool] = True
+    parameters_class: ClassVar[Any] = FillMaskParameters
+    max_length: int
+
+    def load_model(self) -> Any:
+        """The model with its head."""
+        from transformers import AutoModelForMaskedLM
+
+        return self.load_pretrained(AutoModelForMaskedLM, complete=True)
+
+    def load_tokenizer(self) -> Any:
+        """The tokenizer of the model folder.
+
+        Raises:
+            LoadError: it has no mask token; or as for every text task.
+        """
+        tokenizer = super().load_tokenizer()
+        if tokenizer.mask_token_id is None:
+            raise LoadError("the tokenizer has no mask token, and fill-mask needs one; is it a masked language model?")
+        return tokenizer
+
+    def prepare(self) -> None:
+        """Keep the vocabulary, for targets, and the longest input."""
+        self.max_length = self.token_limit()
+        self._vocabulary: dict[str, int] = self.tokenizer.get_vocab()
+
+    def start_engine(self) -> None:
+        """The engine; where it is PyTorch itself, the head computes the masks alone, not all tokens."""
+        super().start_engine()
+        self.head = MaskHead(self.model)
+        if self.engine.packs:
+            self.head.prove(self.engine_batch())
+
+    def examples(self) -> list[str]:
+        """Texts of the lengths that clients send, with a mask; none longer than the model."""
+        room = max(0, self.max_length - 8)  # characters, of which a token has one or more
+        return [f"{self.tokenizer.mask_token} {text[:room]}" for text in EXAMPLES]
+
+    def preprocess(self, items: Sequence[Item]) -> list[Any]:
+        """Texts to token ids with the places of their masks, or what is wrong with a text."""
+        cut, counts = self.fit([item.value for item in items])
+        features = []
+        for item, tokens, count in zip(items, cut, counts, strict=True):
+            item.state = self._masked(tokens, count, item.parameters)
+            features.append(item.state)
+        return features
+
+    def _masked(
+        self, tokens: Tokens | Unprocessable, count: int, wish: FillMaskParameters
+    ) -> MaskedText | Unprocessable:
+        if isinstance(tokens, Unprocessable):
+            return tokens
+        if count > self.max_length and not wish.tokenizer_kwargs.truncation:
+            expected = 'a shorter text, or {"parameters": {"tokenizer_kwargs": {"truncation": true}}}'
+            return Unprocessable(f"the text has {count} tokens, over the model's {self.max_length}", expected=expected)
+        masks = np.flatnonzero(tokens.ids == self.tokenizer.mask_token_id)
+        if not len(masks):
+            where = f" in its first {self.max_length} tokens" if count > self.max_length else ""
+            expected = f"a text with {self.tokenizer.mask_token} in place of a word"
+            return Unprocessable(f"the text has no mask{where}", expected=expected)
+        if len(masks) * wish.top_k > MAX_ANSWERS:
+            message = f"{len(masks)} masks with top_k {wish.top_k} make more than {MAX_ANSWERS:,} filled texts"
+            return Unprocessable(message, expected="fewer masks, or a smaller top_k")
+        targets = None if wish.targets is None else self._target_ids(wish.targets)
+        if targets is not None and not len(targets):
+            return Unprocessable("parameters.targets: the tokenizer knows none of them", expected="at least one word")
+        return MaskedText(tokens.ids, tokens.types, masks=masks, targets=targets, top_k=wish.top_k)
+
+    def _target_ids(self, targets: str | Sequence[str]) -> Ids:
+        words = [targets] if isinstance(targets, str) else targets
+        known = {self._vocabulary[word] for word in words if word in self._vocabulary}
+        others = [word for word in words if word not in self._vocabulary]
+        begun = self._ids(others, add_special_tokens=False) if others else []
+        return np.array(sorted(known | {tokens[0] for tokens in begun if tokens}), dtype=np.int64)
+
+    def collate(self, features: Sequence[Any]) -> dict[str, Any]:
+        """What the model takes, and beside it the places of the masks and what is wanted for them."""
+        counts = [len(feature.masks) for feature in features]
+        targets = [() if feature.targets is None else feature.targets for feature in features]
+        table = np.full((len(features), max(map(len, targets))), -1, dtype=np.int64)
+        for row, ids in zip(table, targets, strict=True):
+            row[: len(ids)] = ids
+        return {
+            "inputs": super().collate(features),
+            "rows": torch.from_numpy(np.repeat(np.arange(len(features)), counts)),
+            "places": torch.from_numpy(np.concatenate([feature.masks for feature in features])),
+            "counts": counts,
+            "targets": torch.from_numpy(table),
+            "top_k": max(feature.top_k for feature in features),
+        }
+
+    def inference(self, tensors: Mapping[str, Any]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Token ids (n, longest) to the likeliest words of each text: scores and token ids, each (masks, words)."""
+        moved = to_device(tensors, self.device)
+        logits = self.head.logits(moved["inputs"], (moved["rows"], moved["places"]))
+        chances = torch.softmax(logits.float(), dim=-1)
+        counts, targets = moved["counts"], moved["targets"]
+        words = _split(chances.topk(min(moved["top_k"], chances.shape[1])), counts)
+        if targets.shape[1] == 0:
+            return words
+        limited = _split(_best_of(chances, targets[moved["rows"]]), counts)
+        return [own if own[1][0, 0] >= 0 else free for own, free in zip(limited, words, strict=True)]
+
+    def postprocess(self, outputs: Sequence[Any], items: Sequence[Item]) -> list[Any]:
+        """The likeliest words of each mask to filled texts, decoded all at once."""
+        chosen = [_chosen(output, item.state.top_k) for output, item in zip(outputs, items, strict=True)]
+        # Of a text with several masks the others are to be seen, and they are special tokens.
+        rows: dict[bool, list[list[int]]] = {True: [], False: []}
+        for item, masks in zip(items, chosen, strict=True):
+            rows[len(masks) == 1].extend(self._filled(item.state, masks))
+        texts = {one: iter(self.tokenizer.batch_decode(ids, skip_special_tokens=one)) for one, ids in rows.items()}
+        tokens = sorted({token for masks in chosen for mask in masks for _, token in mask})
+        spelled = dict(zip(tokens, self.tokenizer.batch_decode([[token] for token in tokens]), strict=True))
+        answers: list[Any] = []
+        for masks in chosen:
+            filled = [
+                [
+                    {
+                        "score": score,
+                        "token": token,
+                        "token_str": spelled[token],
+                        "sequence": next(texts[len(masks) == 1]),
+                    }
+                    for score, token in mask
+                ]
+                for mask in masks
+            ]
+            answers.append(filled[0] if len(filled) == 1 else filled)
+        return answers
+
+    def _filled(self, text: MaskedText, masks: Sequence[Sequence[tuple[float, int]]]) -> Iterator[list[int]]:
+        """The ids of the text with each word of each mask in its place, without padding."""
+        for place, mask in zip(text.masks, masks, strict=True):
+            for _, token in mask:
+                ids = text.ids.copy()
+                ids[place] = token
+                yield ids[ids != self.tokenizer.pad_token_id].tolist()
+
+
+def _best_of(chances: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The targets (places, targets; -1 fills up) of each place by score, best first."""
+    scores = chances.gather(1, targets.clamp(min=0)).masked_fill(targets < 0, -1)
+    ordered, order = scores.sort(dim=1, descending=True)
+    return ordered, targets.gather(1, order)
+
+
+def _split(words: tuple[torch.Tensor, torch.Tensor], counts: list[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Scores and token ids (places, words) by text."""
+    scores, tokens = (tensor.cpu().split(counts) for tensor in words)
+    return list(zip(scores, tokens, strict=True))
+
+
+def _chosen(words: tuple[torch.Tensor, torch.Tensor], top_k: int) -> list[list[tuple[float, int]]]:
+    """For each mask of a text the words wanted, each with its score."""
+    scores, tokens = (tensor[:, :top_k].tolist() for tensor in words)
+    return [
+        [(score, token) for score, token in zip(*mask, strict=True) if token >= 0]
+        for mask in zip(scores, tokens, strict=True)
+    ]

@@ -1,0 +1,55 @@
+"""Spans of tokens that may be an answer: the scoring of extractive question answering.
+
+A span scores the probability that an answer starts at its first token times the probability that it ends at its last
+(Chen et al., Reading Wikipedia to Answer Open-Domain Questions, ACL 2017, section 3.2; transformers 4.57,
+pipelines/question_answering.py).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.functional import pad
+
+CELLS = 4_000_000
+"""Spans that are scored at once; so much float32 takes 16 MB."""
+
+
+def position_chances(logits: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
+    """Logits (n, tokens) to probabilities over each row's allowed tokens, 0 for the others."""
+    return torch.softmax(logits.float().masked_fill(~allowed, -torch.inf), dim=-1)
+
+
+def best_spans(
+    starts: torch.Tensor, ends: torch.Tensor, context: torch.Tensor, widths: torch.Tensor, count: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The best spans of each row.
+
+    Args:
+        starts: the probability that an answer starts at a token, shape (n, tokens).
+        ends: the probability that one ends there, alike.
+        context: the tokens that an answer may start and end at, alike.
+        widths: the most tokens that an answer may have, shape (n,).
+        count: spans wanted.
+
+    Returns:
+        Scores, shape (n, count or as many as there could be), best first and -1 where a row has no more spans; and
+        the first and last token of each, shape (n, count, 2).
+    """
+    longest = starts.shape[1]
+    widest = min(int(widths.max()), longest)
+    rows = max(1, CELLS // (longest * widest))
+    columns = (tensor.split(rows) for tensor in (starts, ends, context, widths))
+    parts = [_best(*part, widest, min(count, longest * widest)) for part in zip(*columns, strict=True)]
+    return torch.cat([scores for scores, _ in parts]), torch.cat([spans for _, spans in parts])
+
+
+def _best(
+    starts: torch.Tensor, ends: torch.Tensor, context: torch.Tensor, widths: torch.Tensor, widest: int, count: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    # Entry (row, token, more) is the span from a token to the one so many places on.
+    ends, ended = (pad(tensor, (0, widest - 1)).unfold(1, widest, 1) for tensor in (ends, context))
+    short = torch.arange(widest, device=widths.device) < widths[:, None, None]
+    scores = (starts[..., None] * ends).masked_fill(~(context[..., None] & ended & short), -1)
+    best, places = scores.flatten(1).topk(count)
+    first = places // widest
+    return best, torch.stack([first, first + places % widest], dim=-1)
