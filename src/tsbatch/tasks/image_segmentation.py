@@ -172,13 +172,16 @@ class ImageSegmentationHandler(ImageHandler):
         scores, labels = queries.softmax(-1).max(-1)
         kept = int(((scores > wish.threshold) & (labels < queries.shape[-1] - 1)).sum())  # the last class is none
         self._check_memory(kept, item.state)
-        process = getattr(self.processor, f"post_process_{wish.subtask or self.subtasks[0]}_segmentation")
+        subtask = wish.subtask or self.subtasks[0]
+        process = getattr(self.processor, f"post_process_{subtask}_segmentation")
+        fused = {"label_ids_to_fuse": set()} if subtask == "panoptic" else {}  # without it a line in the log each time
         [found] = process(
             SimpleNamespace(**columns([row])),
             threshold=wish.threshold,
             mask_threshold=wish.mask_threshold,
             overlap_mask_area_threshold=wish.overlap_mask_area_threshold,
             target_sizes=[item.state],
+            **fused,
         )
         segments = [Segment(entry["id"], entry["label_id"], entry["score"]) for entry in found["segments_info"]]
         return found["segmentation"].numpy(), segments
