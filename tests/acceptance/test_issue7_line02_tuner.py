@@ -10,8 +10,7 @@ from __future__ import annotations
 import pytest
 
 from tests.acceptance.support import embedding_archive
-from tests.acceptance.tuned import numbers, private_copy, sleeper, steps_text, tune
-from tests.varied import TEXTS
+from tests.acceptance.tuned import SENTENCES, numbers, private_copy, sleeper, steps_text, tune
 from tsbatch.ops.measure.data import TEXT, Body
 from tsbatch.ops.tuning.knobs import Knobs, Space
 from tsbatch.ops.tuning.objective import Goal, mean
@@ -60,13 +59,11 @@ def test_a_sleeping_model_against_the_whole_grid_on_a_real_server(tmp_path, caps
 @pytest.mark.parametrize("clients", [CLIENTS])
 def test_the_embedding_model_against_the_best_that_the_simulator_finds(clients, tmp_path, capsys, record_property):
     archive = embedding_archive(tmp_path, batch_size=32, delay=100)
-    data = tmp_path / "texts.txt"
-    data.write_text("\n".join(text.replace("\n", " ") for text in TEXTS if text.strip()), encoding="utf-8")
-    words = ("--data", data, "--concurrency", clients, "--p99", "2s", "--duration", 8, "--warm-up", 2)
+    words = ("--data", SENTENCES, "--concurrency", clients, "--p99", "2s", "--duration", 8, "--warm-up", 2)
     told = tune(capsys, archive, *words, "--output", tmp_path / "out")
     record_property("steps", steps_text(told))
     found = Knobs(**told["recommended"])
-    bodies = [Body(text.encode(), TEXT) for text in data.read_text(encoding="utf-8").splitlines()]
+    bodies = [Body(text.encode(), TEXT) for text in SENTENCES.read_text(encoding="utf-8").splitlines()]
     with private_copy(archive, clients=clients, seconds=8, warm_up=2, bodies=bodies) as copy:
         seen = [copy.measure(Knobs(1, 32, 1)), copy.measure(found)]
         ranking = Ranking(seen, Traffic(clients=clients))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.acceptance.support import embedding_archive
-from tests.acceptance.tuned import steps_text, tune
-from tests.varied import TEXTS
+from tests.acceptance.tuned import SENTENCES, steps_text, tune
 
 CLIENTS = 20
 
@@ -14,9 +13,7 @@ CLIENTS = 20
 @pytest.mark.parametrize("batch_size, delay", [(1, 100), (32, 200)])
 def test_twenty_clients_on_the_embedding_model(batch_size, delay, tmp_path, capsys, record_property):
     archive = embedding_archive(tmp_path, batch_size=batch_size, delay=delay)
-    data = tmp_path / "texts.txt"
-    data.write_text("\n".join(text.replace("\n", " ") for text in TEXTS if text.strip()), encoding="utf-8")
-    told = tune(capsys, archive, "--data", data, "--concurrency", CLIENTS, "--output", tmp_path / "out")
+    told = tune(capsys, archive, "--data", SENTENCES, "--concurrency", CLIENTS, "--output", tmp_path / "out")
     for number, line in enumerate(steps_text(told)):
         record_property(f"batch_{batch_size}_step_{number}", line)
     record_property(f"batch_{batch_size}_recommended", f"{told['recommended']} after {told['runs']} runs")

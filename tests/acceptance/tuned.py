@@ -16,6 +16,9 @@ from tsbatch.ops.tuning.place import PrivateCopy, of_archive
 from tsbatch.ops.tuning.ranking import Traffic
 from tsbatch.ops.tuning.runs import Bench, Script
 
+SENTENCES = Path(__file__).resolve().parents[2] / "scripts" / "quickstart_sentences.txt"
+"""196 of them, for the embedding model."""
+
 
 def sleeper(folder: Path, start: Knobs, *, fixed: float, each: float) -> Path:
     """An archive of a model that sleeps ``fixed + each * n`` ms, with these settings."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Final
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy as np
 from tsbatch.errors import UsageError
 from tsbatch.ops.measure.arrivals import Arrivals, Kind
 from tsbatch.ops.simulation.arrivals import Clients, take
-from tsbatch.ops.simulation.rules import DEFAULT_QUEUE_SIZE, Settings
+from tsbatch.ops.simulation.rules import DEFAULT_QUEUE_SIZE, Overhead, Settings
 from tsbatch.ops.simulation.service_time import ServiceTime
 from tsbatch.ops.simulation.simulator import Simulated, simulate
 from tsbatch.ops.tuning.history import History
@@ -101,7 +102,8 @@ class Ranking:
         pooled = hopeful(
             pool([run.service for run in alike if run.knobs.workers == workers and run.service is not None])
         )
-        return pooled.with_workers(knobs.workers)
+        overhead = typical_overhead([run.service.overhead for run in self._runs if run.service is not None])
+        return replace(pooled.with_workers(knobs.workers), overhead=overhead)
 
 
 def pool(services: Sequence[ServiceTime]) -> ServiceTime:
@@ -115,6 +117,15 @@ def pool(services: Sequence[ServiceTime]) -> ServiceTime:
     means = [sum(found[size]) / len(found[size]) for size in sizes]
     # Noise must not make a larger batch cheaper.
     return replace(last, sizes=sizes, times=np.maximum.accumulate(means).tolist())
+
+
+def typical_overhead(found: Sequence[Overhead]) -> Overhead:
+    """The median of what each run shows of TorchServe's own cost, which some can hardly show."""
+    return Overhead(
+        frontend=median(one.frontend for one in found),
+        batch=median(one.batch for one in found),
+        request=median(one.request for one in found),
+    )
 
 
 def hopeful(service: ServiceTime) -> ServiceTime:

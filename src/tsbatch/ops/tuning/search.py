@@ -19,7 +19,7 @@ from tsbatch.ops.tuning.knobs import ORDER, Knobs, Space
 from tsbatch.ops.tuning.objective import WORDS, Aim, Figures, Goal, merit, shown
 from tsbatch.ops.tuning.ranking import Ranking, Traffic
 
-HOPE: Final = 0.02
+HOPE: Final = 0.01
 """Logarithm of the gain that a prediction must promise."""
 
 DOUBT: Final = -0.05

@@ -111,9 +111,11 @@ def test_runs_that_another_version_would_not_have_made_are_left_out(tmp_path):
         run(tmp_path, system(dies_at=5))
     path = tmp_path / "journal.jsonl"
     path.write_text(path.read_text().replace('"batch_size":8', '"batch_size":7'))
-    second = system()
+    second, third = system(), system()
     run(tmp_path, second)
     assert second.log[0] == START
+    run(tmp_path, third)
+    assert third.log == []
 
 
 def test_the_log_has_each_step_as_hypothesis_evidence_change_before_after_verdict(tmp_path):

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from _simulated_server import CURVES, SimulatedServer
 
 from tests.unit.ops.tuning.made_up import observation
+from tsbatch.ops.simulation.rules import Overhead
 from tsbatch.ops.simulation.service_time import Machine, ServiceTime
 from tsbatch.ops.tuning.history import History
 from tsbatch.ops.tuning.knobs import Knobs
@@ -27,9 +30,17 @@ def test_nothing_is_predicted_where_nothing_is_known():
     assert ranking(observation()).predict(Knobs(1, 8, 1)) is None
 
 
-def test_batches_of_one_size_are_taken_to_cost_the_same_whatever_their_size():
-    found = ranking(observed(Knobs(1, 1, 1), service([1], [20]))).service(Knobs(1, 32, 1))
-    assert float(found.mean(32)) == 20
+def test_of_a_single_size_the_best_is_hoped_for_larger_and_smaller_ones():
+    found = ranking(observed(Knobs(1, 8, 1), service([8], [80]))).service(Knobs(1, 32, 1))
+    assert [float(found.mean(size)) for size in (1, 4, 8, 32)] == [10, 40, 80, 80]
+
+
+def test_what_torchserve_costs_is_the_median_of_what_the_runs_show():
+    runs = [
+        observed(Knobs(1, 1, 1), replace(service([1], [20]), overhead=Overhead(frontend=1.0, batch=cost, request=0.1)))
+        for cost in (1.0, 0.0, 1.2)
+    ]
+    assert ranking(*runs).service(Knobs(1, 1, 1)).overhead.batch == 1.0
 
 
 def test_several_runs_know_more_sizes():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from _simulated_server import CURVES, GRID, SimulatedServer
 
@@ -58,6 +60,15 @@ def test_the_diagnosis_speaks_first_and_says_why(first_runs):
     assert "batches leave because maxBatchDelay is over" in proposed.why
     assert any("the simulator expects requests/s" in text for text in proposed.evidence)
     assert proposed.predicted.throughput > first_runs.start[0].figures.throughput
+
+
+def test_it_speaks_first_even_where_another_knob_promises_more(first_runs):
+    space = Space(workers=(1,), batch_sizes=(16, 32), delays=(90, 100))
+    proposed = Careful(Goal(), space, Traffic(clients=20)).propose(first_runs)
+    assert proposed.knobs == Knobs(1, 32, 90)
+    other = Careful(Goal(), replace(space, delays=(100,)), Traffic(clients=20)).propose(first_runs)
+    assert other.knobs == Knobs(1, 16, 100)
+    assert other.predicted.throughput > proposed.predicted.throughput
 
 
 def test_a_prediction_that_breaks_a_limit_is_not_proposed(first_runs):
