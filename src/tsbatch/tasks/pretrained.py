@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +17,33 @@ from tsbatch.tasks.task import TaskHandler, first_line
 class PretrainedHandler(TaskHandler):
     """Base of the tasks on folders saved by ``save_pretrained``."""
 
-    def load_pretrained(self, auto_class: Any) -> Any:
+    missing_weights: Sequence[str] = ()
+    """Weights that the folder lacks, and transformers made up."""
+
+    def load_pretrained(self, auto_class: Any, *, complete: bool = False) -> Any:
         """The model of the folder through one of transformers' Auto classes, memory-mapped where safetensors allow.
 
+        Args:
+            auto_class: AutoModel and so on.
+            complete: refuse a folder that lacks weights, those of a head for example; transformers makes them up.
+
         Raises:
-            LoadError: what transformers said, in one line.
+            LoadError: what transformers said, in one line, or the names of what is missing.
         """
         from transformers.utils import logging as transformers_logging
 
         if not (self.model_dir / "config.json").is_file():
             raise LoadError("config.json: no such file in the archive; pack a folder saved by save_pretrained")
         transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # a worker's stderr is a log
-        return self.from_folder("model", auto_class).to(self.device)
+        model, about = self.from_folder("model", auto_class, output_loading_info=True)
+        missing = self.missing_weights = sorted(about["missing_keys"])
+        if complete and missing:
+            more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+            raise LoadError(
+                f"the folder has no weights for {', '.join(missing[:3])}{more} of {type(model).__name__}; "
+                f"train and save the model for {self.task}, or choose the task that it was saved for"
+            )
+        return model.to(self.device)
 
     def from_folder(self, what: str, auto_class: Any, **options: Any) -> Any:
         """``auto_class.from_pretrained`` on the archive, without a network.

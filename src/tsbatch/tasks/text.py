@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from tsbatch.batching.choice import Choice
-from tsbatch.errors import LoadError, PayloadTooLarge, SettingsError
+from tsbatch.errors import LoadError, PayloadTooLarge, SettingsError, Unprocessable
 from tsbatch.models.packing import PackedEncoder, prove
 from tsbatch.tasks.pretrained import PretrainedHandler
 from tsbatch.tasks.tokens import Ids, Tokens, pad
@@ -34,6 +34,10 @@ class TextHandler(PretrainedHandler):
     item_ndim: ClassVar[int | None] = 0
     deterministic: ClassVar[bool] = True
     takes_engines: ClassVar[bool] = True
+    takes_types: ClassVar[bool] = False
+    """Features are :class:`Tokens`, which have the token types of the tokenizer, if it makes any."""
+    encoder: PackedEncoder | None = None
+    """The model while it runs packed."""
 
     def load_tokenizer(self) -> Any:
         """The tokenizer of the model folder.
@@ -83,6 +87,7 @@ class TextHandler(PretrainedHandler):
         reason = prove(encoder, self._made_up([4, 2 * window + 7]))
         if reason is None:
             encoder.on = True
+            self.encoder = encoder
         else:
             encoder.remove()
         return reason
@@ -95,10 +100,13 @@ class TextHandler(PretrainedHandler):
         """A micro-batch of token sequences of these lengths, but none over the model's limit."""
         lengths = [length for length in wanted if length <= self.token_limit()]
         numbers, words = np.random.default_rng(0), self.model.config.vocab_size
-        features = [numbers.integers(0, words, length) for length in lengths]
+        features: list[Any] = [numbers.integers(0, words, length) for length in lengths]
         for feature in features:  # RoBERTa does not count positions of padding, not even inside a text
             feature[feature == self.tokenizer.pad_token_id] = (self.tokenizer.pad_token_id + 1) % words
-        return {name: tensor.to(self.device) for name, tensor in self.collate(features).items()}
+        if self.takes_types and "token_type_ids" in self.tokenizer.model_input_names:
+            features = [Tokens(feature, np.zeros_like(feature)) for feature in features]
+        batch = TextHandler.collate(self, features)  # a task may add to it what is not for the model
+        return {name: tensor.to(self.device) for name, tensor in batch.items()}
 
     def decode_item(self, value: Any) -> Any:
         """A text within the limit.
@@ -155,6 +163,48 @@ class TextHandler(PretrainedHandler):
         types = [np.asarray(row, dtype=np.int64) for row in encoded["token_type_ids"]] if typed else [None] * len(ids)
         return [Tokens(row, kind) for row, kind in zip(ids, types, strict=True)]
 
+    def fit(
+        self, texts: Sequence[str], pairs: Sequence[str] | None = None, *, truncation: str | bool = True
+    ) -> tuple[list[Tokens | Unprocessable], list[int]]:
+        """Texts, or pairs, cut to :meth:`token_limit` where they are longer.
+
+        Args:
+            texts: as for :meth:`encode`.
+            pairs: as for :meth:`encode`.
+            truncation: as for :meth:`encode`.
+
+        Returns:
+            Tokens for each, or in their place an error where the text that must not be cut is too long by itself; and
+            how many tokens each would have had uncut.
+        """
+        features: list[Tokens | Unprocessable] = list(self.encode(texts, pairs, truncation=False))
+        counts = [len(tokens) for tokens in features if isinstance(tokens, Tokens)]
+        most = self.token_limit()
+        long = [place for place, count in enumerate(counts) if count > most]
+        for place, cut in zip(long, self._cut(texts, pairs, long, truncation), strict=True):
+            features[place] = cut
+        return features, counts
+
+    def _cut(
+        self, texts: Sequence[str], pairs: Sequence[str] | None, places: Sequence[int], truncation: str | bool
+    ) -> list[Tokens | Unprocessable]:
+        """The texts at ``places`` cut in one call, which raises when one cannot be cut: then half by half."""
+        if not places:
+            return []
+        most = self.token_limit()
+        chosen = ([texts[place] for place in places], pairs and [pairs[place] for place in places])
+        unfit = Unprocessable(f"the text that is not cut has more tokens than the model takes, {most}")
+        try:
+            cut = self.encode(*chosen, truncation=truncation)
+        except Exception as error:  # the tokenizers package has no class of its own for this
+            if "too short" not in str(error):
+                raise
+            if len(places) == 1:
+                return [unfit]
+            halves = places[: len(places) // 2], places[len(places) // 2 :]
+            return [feature for half in halves for feature in self._cut(texts, pairs, half, truncation)]
+        return [tokens if len(tokens) <= most else unfit for tokens in cut]  # one in Python leaves it as it was
+
     def _ids(self, texts: Sequence[str], **options: Any) -> list[list[int]]:
         encoded = self.tokenizer(
             list(texts), return_attention_mask=False, return_token_type_ids=False, verbose=False, **options
@@ -169,7 +219,8 @@ class TextHandler(PretrainedHandler):
         positions = getattr(config, "max_position_embeddings", None)
         if isinstance(positions, int) and positions > 0:
             # RoBERTa and its kin (CamemBERT, MPNet ...) count positions from padding_idx + 1; others have no such row.
-            table = getattr(getattr(self.model, "embeddings", None), "position_embeddings", None)
+            encoder = getattr(self.model, "base_model", self.model)  # a model with a head has it inside
+            table = getattr(getattr(encoder, "embeddings", None), "position_embeddings", None)
             padding = getattr(table, "padding_idx", None)
             limits.append(positions - (padding + 1 if isinstance(padding, int) else 0))
         return int(min(limit for limit in [*limits, UNLIMITED] if limit))

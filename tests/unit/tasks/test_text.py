@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tests.tiny import save_encoder, save_tokenizer
+from tests.tiny_text import save_wordpiece
 from tsbatch.context import ModelContext
 from tsbatch.errors import LoadError, PayloadTooLarge
 from tsbatch.tasks.task import read_json
@@ -127,3 +128,63 @@ def test_read_json(tmp_path):
     assert read_json(tmp_path / "none.json") is None
     (tmp_path / "a.json").write_text('{"a": [1]}')
     assert read_json(tmp_path / "a.json") == {"a": [1]}
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    """A handler whose tokenizer makes pairs; at most 64 tokens."""
+    folder = save_encoder(tmp_path_factory.mktemp("pairs"), tokenizer=False)
+    save_wordpiece(folder, max_length=500)
+    return load(folder)
+
+
+LONG, SHORT = "a " * 100, "a x"
+
+
+@pytest.mark.parametrize("truncation", [True, "only_first", "only_second"])
+def test_pairs_are_cut_as_the_tokenizer_cuts_them_and_counted_uncut(pairs, truncation):
+    texts, seconds = [SHORT, LONG, SHORT], [SHORT, SHORT, SHORT]
+    if truncation == "only_second":
+        texts, seconds = seconds, texts
+    features, counts = pairs.fit(texts, seconds, truncation=truncation)
+    assert counts == [7, 105, 7]
+    for feature, text, second in zip(features, texts, seconds, strict=True):
+        expected = pairs.tokenizer(text, second, truncation=truncation, max_length=64)
+        assert feature.ids.tolist() == expected["input_ids"]
+        assert feature.types.tolist() == expected["token_type_ids"]
+    assert len(features[1]) == 64
+
+
+def test_of_two_long_texts_the_longer_is_cut_first(pairs):
+    [feature], [count] = pairs.fit([LONG], ["x " * 20])
+    assert (count, len(feature)) == (123, 64)
+    assert feature.types.sum() == 21, "the short one and its mark are whole"
+
+
+def test_a_pair_that_cannot_be_cut_to_fit_has_an_error_in_its_place(pairs):
+    features, counts = pairs.fit([SHORT, LONG, SHORT, LONG], [SHORT, SHORT, LONG, LONG], truncation="only_first")
+    assert [type(feature).__name__ for feature in features] == ["Tokens", "Tokens", "Unprocessable", "Unprocessable"]
+    assert counts == [7, 105, 105, 203]
+    assert "more tokens than the model takes, 64" in features[2].message
+    assert len(features[1]) == 64
+
+
+def test_a_tokenizer_that_leaves_it_uncut_gets_the_same_error(pairs, monkeypatch):
+    """Those written in Python only log that they could not."""
+    whole = type(pairs).encode
+    monkeypatch.setattr(pairs, "encode", lambda *texts, truncation: whole(pairs, *texts, truncation=False))
+    features, _ = pairs.fit([SHORT, SHORT], [SHORT, LONG], truncation="only_first")
+    assert [type(feature).__name__ for feature in features] == ["Tokens", "Unprocessable"]
+
+
+def test_what_else_a_tokenizer_raises_is_not_hidden(pairs, monkeypatch):
+    whole = type(pairs).encode
+
+    def encode(*texts, truncation):
+        if truncation:
+            raise ValueError("broken")
+        return whole(pairs, *texts, truncation=False)
+
+    monkeypatch.setattr(pairs, "encode", encode)
+    with pytest.raises(ValueError, match="broken"):
+        pairs.fit([LONG])

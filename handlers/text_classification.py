@@ -1,0 +1,13 @@
+"""Text classification for torch-model-archiver: ``--handler $(tsbatch handler-path text-classification)``.
+
+TorchServe imports this file by its bare name and wants exactly one class defined in it; the code is in
+tsbatch.tasks.text_classification.
+"""
+
+from __future__ import annotations
+
+from tsbatch.tasks.text_classification import TextClassificationHandler
+
+
+class TextClassification(TextClassificationHandler):
+    """The handler TorchServe starts."""
