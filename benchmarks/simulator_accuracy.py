@@ -79,8 +79,8 @@ THROUGHPUT: Final = 0.05
 DISTANCE: Final = 0.05
 """Wasserstein distance of the batch sizes, as a share of batchSize."""
 
-CLIENTS: Final = (1, 3, 8, 16, 40)
-CALIBRATION_SECONDS: Final = 4.0
+CLIENTS: Final = (1, 3, 8, 16, 80)
+CALIBRATION_SECONDS: Final = 3.0
 BODY: Final = Body(b'{"inputs": 1}', JSON)
 
 

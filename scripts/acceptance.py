@@ -152,6 +152,7 @@ CHECKS = (
         tests=("tests/acceptance/test_issue2_line02_fresh_clone.py",),
         minutes=45,
     ),
+    Check(7, 1, "the simulator beside a real TorchServe, 24 settings and loads", minutes=45),
     Check(7, 2, "the tuner beside brute force and Optuna's sampler", scripts=("benchmarks/tuning.py",), minutes=90),
     Check(7, 3, "step by step from a bad start", minutes=40),
     Check(
@@ -162,6 +163,13 @@ CHECKS = (
         minutes=30,
     ),
     Check(7, 5, "the tuner, a worker and the server killed twenty times", minutes=60),
+    Check(
+        7,
+        6,
+        "a plan for 10, 100 and 1000 times a recorded load, and what theory says",
+        tests=("tests/unit/ops/simulation/test_planning.py", "tests/unit/ops/simulation/test_simulator.py"),
+    ),
+    Check(7, 7, "requests a second that are simulated", scripts=("benchmarks/simulate.py",)),
 )
 
 

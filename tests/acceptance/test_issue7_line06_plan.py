@@ -55,8 +55,10 @@ def test_at_10_100_and_1000_times_its_rate(recorded, capsys, record_property):
         assert plan["at_rate"]["p99"] <= 150
         assert plan["at_rate"]["refused"] <= 0.001
         assert plan["margin"] >= 0.1
-        assert plan["one_down"]["p99"] >= plan["at_rate"]["p99"]
         assert any("1 worker" in sentence or "batches of" in sentence for sentence in plan["measured"])
         assert plan["extrapolated"]
+    # One of seven is missed; one of hundreds makes less of a difference than two simulations have.
+    assert plans[0]["one_down"]["p99"] > 1.1 * plans[0]["at_rate"]["p99"]
+    assert all(plan["one_down"]["p99"] > 0.95 * plan["at_rate"]["p99"] for plan in plans)
     machines = np.array([plan["machines"] for plan in plans])
     np.testing.assert_allclose(machines[1:] / machines[:-1], 10, rtol=0.15)

@@ -73,12 +73,14 @@ def scaled(times: Column, factor: float, seed: int = 0) -> Column:
     """
     if factor == 1:
         return times
+    # Drawn copy by copy: a little more of the same is the same and a little more.
     random = np.random.default_rng(seed)
     copies = np.floor(factor + random.random(len(times))).astype(int)
+    later = np.concatenate([np.zeros((1, len(times))), random.random((int(factor), len(times)))])
     chosen = np.repeat(np.arange(len(times)), copies)
-    first = np.concatenate(([True], np.diff(chosen) > 0)) if len(chosen) else np.empty(0, dtype=bool)
+    copy = np.arange(len(chosen)) - np.repeat(np.cumsum(copies) - copies, copies)
     gaps = np.diff(times, append=times[-1] if len(times) else 0.0)
-    moved = times[chosen] + np.where(first, 0.0, random.random(len(chosen)) * gaps[chosen])
+    moved = times[chosen] + later[copy, chosen] * gaps[chosen]
     return np.sort(moved)
 
 

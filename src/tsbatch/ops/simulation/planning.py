@@ -32,6 +32,12 @@ FINALISTS: Final = 6
 HALVINGS: Final = 8
 """Of the range in which the highest rate lies: to 0.4 % of what the workers could do at most."""
 
+MOST_MACHINES: Final = 20
+"""So many shares of a trace are simulated at most, since each alone may be too short for a P99."""
+
+PAUSE: Final = 60.0
+"""Seconds between them, in which every queue runs empty."""
+
 REFUSED: Final = 0.001
 """Share of requests that may find the queue full."""
 
@@ -51,15 +57,22 @@ class Stream:
     seed: int = 0
 
     def at(self, rate: float, count: int) -> Column:
-        """Arrivals at a rate a second, about ``count``; of a trace those of its busiest stretch of that length."""
+        """Arrivals at a rate a second, about ``count``.
+
+        Of a trace those of its busiest stretch of that length, or the shares of several machines, one after the other.
+        """
         if self.trace is None:
             return take(Arrivals(self.kind, rate, self.seed), count)
-        times = scaled(self.trace, rate / rate_of(self.trace), self.seed)
-        if len(times) <= count:
-            return times
-        begin = int(np.argmin(times[count - 1 :] - times[: len(times) - count + 1]))
-        stretch: Column = times[begin : begin + count] - times[begin]
-        return stretch
+        factor = rate / rate_of(self.trace)
+        share = scaled(self.trace, factor, self.seed)
+        if len(share) > count:
+            begin = int(np.argmin(share[count - 1 :] - share[: len(share) - count + 1]))
+            stretch: Column = share[begin : begin + count] - share[begin]
+            return stretch
+        machines = min(MOST_MACHINES, count // max(1, len(share)))
+        shares = [share, *(scaled(self.trace, factor, self.seed + machine) for machine in range(1, machines))]
+        length = float(self.trace[-1]) + PAUSE
+        return np.concatenate([times + machine * length for machine, times in enumerate(shares)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

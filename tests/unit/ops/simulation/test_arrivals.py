@@ -31,6 +31,13 @@ def test_a_scaled_recording_keeps_its_shape():
     assert set(times) <= set(scaled(times, 3.0))
 
 
+@pytest.mark.parametrize("factor", [0.3, 2.2])
+def test_a_little_more_is_the_same_and_a_little_more(factor):
+    times = np.cumsum(np.random.default_rng(0).exponential(1.0, 1000))
+    less, more = scaled(times, factor, 1), scaled(times, factor + 0.1, 1)
+    assert set(less) < set(more)
+
+
 def test_scaling_is_random_by_its_seed():
     times = np.arange(1000.0)
     assert (scaled(times, 0.5, 1) == scaled(times, 0.5, 1)).all()

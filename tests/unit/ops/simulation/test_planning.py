@@ -139,6 +139,19 @@ def test_the_busiest_stretch_of_a_recording():
     assert len(stretch) == 500
     assert stretch[0] == 0
     assert stretch[-1] < 6
+    assert len(Stream("trace", times).at((len(times) - 1) / times[-1], 2 * len(times))) == 2 * len(times)
+
+
+def test_a_short_share_is_told_by_several_machines():
+    times = np.arange(0, 100, 0.1)
+    shares = Stream("trace", times).at(1.0, 1000)
+    assert 900 < len(shares) < 1100
+    assert (np.diff(shares) >= 0).all()
+    assert (np.diff(shares) > 60).sum() in (8, 9), "nine or ten machines, one after the other"
+    assert len(set(np.round(shares % 160.0, 3))) > 500, "each with requests of its own"
+
+
+def test_drawn_streams():
     assert Stream("bursts").at(100.0, 50).tolist() == take(Arrivals("bursts", 100.0), 50).tolist()
 
 
