@@ -29,7 +29,7 @@ def requests(task: str) -> list[Any]:
     if task in ("speech-recognition", "audio-classification"):
         return recordings()
     if task == "tensor":
-        return [{"inputs": row} for row in np.random.default_rng(0).normal(size=(BATCH, 64)).round(4).tolist()]
+        return [{"inputs": [row]} for row in np.random.default_rng(0).normal(size=(BATCH, 64)).round(4).tolist()]
     return _of_texts(task, texts())
 
 
