@@ -126,16 +126,16 @@ def form_batches(
     queue = _Queue(settings, arrivals, feedback)
     batches = queue.batches
     # Everybody waits when the first request comes, at 0 or later.
-    free, unlocked = [-1.0] * settings.workers, -1.0
+    free = [-1.0] * settings.workers
     while True:
+        # The lock needs no time of its own: whoever waits while holding it leaves nothing in the queue to begin with.
         soonest = min(free)
-        begun, handed, size = queue.assemble(max(soonest, unlocked))
+        begun, handed, size = queue.assemble(soonest)
         if not size:
             return batches
         members = batches.admitted[queue.taken : queue.taken + size]
         queue.taken += size
         took = handler(members)
-        unlocked = handed
         worker = free.index(soonest)
         free[worker] = until = handed + took + overhead.batch + overhead.request * size
         if feedback:

@@ -44,6 +44,7 @@ def test_lengths_are_found_where_they_matter():
     found = of_bench(result_of(samples))
     assert found.per_length == pytest.approx(0.01, rel=0.05)
     assert np.std(found.spread) < 0.05
+    np.testing.assert_allclose(found.mean(np.arange(1.0, 9)), truth.mean(np.arange(1.0, 9)), rtol=0.005)
     assert np.mean(found.lengths) == pytest.approx(lengths.mean(), rel=0.02)
 
 
@@ -81,7 +82,10 @@ def test_batches_that_took_exactly_as_long_are_kept_apart():
 
 
 def test_the_overhead_is_what_passes_between_full_batches_that_waited():
-    rows = batches([(second / 10, [1] * 8, [0] * 8, 50.0, 100.0, 4.0) for second in range(50)])
+    waited = [(second / 10, [1] * 8, [0] * 8, 50.0, 100.0, 4.0) for second in range(50)]
+    at_once = [(9 + second / 10, [1] * 8, [0] * 8, 50.0, 0.0, 30.0) for second in range(80)]
+    partial = [(20 + second / 10, [1] * 4, [0] * 4, 50.0, 100.0, 20.0) for second in range(80)]
+    rows = batches([*waited, *at_once, *partial])
     overhead = of_bench(result_of(rows)).overhead
     assert overhead.of_batch(8) == pytest.approx(4.0)
     assert overhead.request == TYPICAL.request

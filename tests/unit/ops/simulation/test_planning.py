@@ -77,6 +77,12 @@ def test_few_workers_where_few_are_enough():
     assert found[0].settings.workers == 1
 
 
+def test_headroom_counts_when_settings_are_chosen():
+    service, limits = parse("10ms", overhead=NOTHING), Limits(workers=2, batch_size=1)
+    assert planner(service, 100.0, limits).candidates(60.0)[0].settings.workers == 1
+    assert planner(service, 100.0, limits, headroom=1.0).candidates(60.0)[0].settings.workers == 2
+
+
 def test_the_fewest_machines_of_all_settings():
     service = parse("15+2*n", overhead=Overhead(batch=1.0, request=0.1))
     limits = Limits(workers=2, batch_size=8)
@@ -169,6 +175,7 @@ def test_a_plan_keeps_its_goal_and_says_how_far():
     assert plan.machines == machines_for(1100, plan.chosen.rate)
     assert plan.point.p99 <= 100
     assert plan.point.refused <= 0.001
+    assert plan.margin == pytest.approx(plan.machines * plan.chosen.rate / 1000 - 1)
     assert plan.margin >= 0.1
     at_margin = [point for point in plan.curve if point.rate > 1000 * (1 + plan.margin) * 1.02]
     assert all(point.p99 > 95 or point.refused > 0.001 for point in at_margin)

@@ -54,6 +54,7 @@ def test_the_delay_is_counted_in_ticks_of_a_clock_of_whole_milliseconds():
     one = Settings(batch_size=8, max_batch_delay=1)
     # 0.2 ms apart, but the clock ticked in between: the delay of 1 ms is over.
     assert formed(one, [10.9, 11.1, 11.2], took=0.01)[0] == ([0, 1], 10.9, 11.1)
+    assert formed(one, [10.9, 11.1, 11.1], took=0.01)[0] == ([0, 1], 10.9, 11.1)
     # 1.7 ms in all, but the delay begins anew until the clock has ticked.
     assert formed(one, [10.0, 10.95, 11.7], took=0.01)[0] == ([0, 1, 2], 10.0, 11.7)
 
