@@ -38,7 +38,7 @@ CLOSE: Final = 0.95
 
 START: Final = Knobs(workers=1, batch_size=32, delay=100)
 BUDGET: Final = len(GRID.every()) // 4
-NOISE: Final = 0.03
+NOISE: Final = 0.02
 REQUESTS: Final = 20_000
 ROOM: Final = 1.5
 """P99 may be so many times the lowest of the grid."""
@@ -110,7 +110,10 @@ def sampler(case: Case, goal: Goal, seed: int) -> tuple[Knobs | None, int]:
 
 
 def share(goal: Goal, best: Figures, found: Figures | None) -> float:
-    """How much of the best was reached, 1 for all of it; 0 for a recommendation that breaks a limit, or none."""
+    """How much of the best was reached; 0 for a recommendation that breaks a limit, or none.
+
+    More than 1 is a setting that keeps the limit so barely that it does not count as the best.
+    """
     if found is None or goal.broken(found):
         return 0.0
     one, other = found.of(goal.objective), best.of(goal.objective)

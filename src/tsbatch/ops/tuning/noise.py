@@ -24,7 +24,7 @@ LEVEL: Final = 0.05
 SHARE: Final = 0.2
 """Of the error that is still allowed, what the next step may spend. The first have the fewest runs behind them."""
 
-MOST_PAIRS: Final = 4
+MOST_PAIRS: Final = 5
 START_RUNS: Final = 4
 WORTH: Final = 1.02
 """A smaller gain is not worth a change, however sure it is."""
@@ -75,9 +75,13 @@ def _squares(values: Sequence[float]) -> float:
     return sum((value - middle) ** 2 for value in values)
 
 
-def level_of(history: History) -> float:
-    """The chance of error that one look of the next step may spend."""
-    return LEVEL * SHARE * (1 - SHARE) ** len(history.steps) / MOST_PAIRS
+def level_of(history: History, look: int) -> float:
+    """The chance of error that one look of the next step may spend; ``look`` counts from 1.
+
+    Later ones may spend more: what is great shows at the first, and what is small only at the last.
+    """
+    weight = look / (MOST_PAIRS * (MOST_PAIRS + 1) / 2)
+    return LEVEL * SHARE * (1 - SHARE) ** len(history.steps) * weight
 
 
 def judge(history: History, goal: Goal, pairs: Sequence[tuple[Figures, Figures]]) -> tuple[Judgement, bool]:
@@ -101,7 +105,7 @@ def judge(history: History, goal: Goal, pairs: Sequence[tuple[Figures, Figures]]
     ratios = [merit(new, aim) - merit(old, aim) for old, new in pairs]
     spread = spread_of(history, aim, pairs)
     middle, error = sum(ratios) / len(ratios), spread.pair / math.sqrt(len(ratios))
-    reach = error * student(spread.freedom, level_of(history))
+    reach = error * student(spread.freedom, level_of(history, len(pairs)))
     interval = {"gain": middle, "low": middle - reach, "high": middle + reach, "visible": reach}
     told = {name: math.exp(min(value, 50.0)) for name, value in interval.items()}
 

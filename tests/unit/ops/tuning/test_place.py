@@ -1,0 +1,132 @@
+"""Where settings are measured: the server in use gets back what it had, whatever happens."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from tests.unit.ops.tuning.made_up import observation
+from tsbatch.errors import UsageError
+from tsbatch.ops.failure import ServerError
+from tsbatch.ops.instance import own_process
+from tsbatch.ops.processes import ProcessRef
+from tsbatch.ops.tuning import place, restore
+from tsbatch.ops.tuning.knobs import Knobs
+from tsbatch.ops.tuning.place import LiveServer, config_of, knobs_of
+from tsbatch.ops.tuning.tuner import Refused
+
+GONE = ProcessRef(2**22 - 1, 1.0)
+FOUND = Knobs(2, 8, 50)
+
+
+class Bench:
+    def run(self, instance, model, knobs):
+        return observation(knobs)
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    """A server whose settings are in ``settings``, and that may end or fail."""
+    monkeypatch.setenv("TSBATCH_STATE_DIR", str(tmp_path))
+    made = SimpleNamespace(name="default", process=own_process(), log_dir=tmp_path, alive=True, fails=None)
+    made.settings = {"modelVersion": "1.0", "minWorkers": 2, "batchSize": 8, "maxBatchDelay": 50, "responseTimeout": 60}
+    made.running = lambda: made.alive
+    management = SimpleNamespace(
+        describe=lambda name: dict(made.settings), versions=lambda name: [{"modelVersion": "1.0"}]
+    )
+    made.management = lambda: nullcontext(management)
+
+    def turn(management, instance, model, workers, batch_size, delay, tell=None):
+        if made.fails:
+            raise made.fails
+        made.settings |= {"minWorkers": workers, "batchSize": batch_size, "maxBatchDelay": delay}
+
+    monkeypatch.setattr(restore, "turn", turn)
+    return made
+
+
+def settings(server):
+    return knobs_of(server.settings)
+
+
+@pytest.mark.parametrize("error", [None, KeyboardInterrupt, ServerError("no"), ValueError])
+def test_what_was_found_is_put_back_however_it_ends(server, error):
+    ending = nullcontext() if error is None else pytest.raises((KeyboardInterrupt, ServerError, ValueError))
+    with ending, LiveServer(server, "embed", Bench()) as live:
+        assert live.start == FOUND
+        assert live.config == {"responseTimeout": 60}
+        live.measure(Knobs(1, 32, 1))
+        assert settings(server) == Knobs(1, 32, 1)
+        assert restore.kept(server) is not None
+        if error is not None:
+            raise error
+    assert settings(server) == FOUND
+    assert restore.kept(server) is None
+
+
+def test_a_setting_that_has_no_room_is_refused_and_the_tuning_goes_on(server):
+    with LiveServer(server, "embed", Bench()) as live:
+        for server.fails in (UsageError("both versions need more memory"), ServerError("cannot load")):
+            with pytest.raises(Refused):
+                live.measure(Knobs(4, 32, 1))
+        server.fails = None
+    assert settings(server) == FOUND
+
+
+def test_a_server_that_ended_ends_the_tuning_and_has_nothing_to_put_back(server):
+    with LiveServer(server, "embed", Bench()) as live:
+        server.alive, server.fails = False, ServerError("cannot reach it")
+        with pytest.raises(ServerError) as caught:
+            live.measure(Knobs(1, 32, 1))
+        assert not isinstance(caught.value, Refused)
+    assert not restore.path_of("default").exists()
+
+
+def test_what_cannot_be_put_back_is_said_with_the_remedy(server):
+    live = LiveServer(server, "embed", Bench())
+    live.__enter__()
+    live.measure(Knobs(1, 32, 1))
+    server.fails = ServerError("busy")
+    with pytest.raises(ServerError, match=r"could not be put back: busy; .* tsbatch tune --restore"):
+        live.__exit__(None, None, None)
+    assert restore.kept(server) is not None
+
+
+def test_after_a_killed_tuner_what_it_found_is_what_comes_back(server):
+    with server.management() as management:
+        restore.remember(server, replace(restore.Before.now(management, server, "embed"), tuner=GONE))
+    server.settings |= {"minWorkers": 4, "batchSize": 64}
+    with LiveServer(server, "embed", Bench()) as live:
+        assert live.start == FOUND
+        assert restore.kept(server).tuner == own_process()
+    assert settings(server) == FOUND
+
+
+def test_two_tunings_of_one_server_are_refused(server):
+    with server.management() as management:
+        before = restore.Before.now(management, server, "other")
+    restore.remember(server, replace(before, tuner=GONE))
+    with pytest.raises(UsageError, match="a tuning of other was killed"), LiveServer(server, "embed", Bench()):
+        pass
+    restore.remember(server, replace(before, model="embed"))
+    with pytest.raises(UsageError, match="runs already"), LiveServer(server, "embed", Bench()):
+        pass
+
+
+def test_threads_of_a_server_in_use_stay(server):
+    with LiveServer(server, "embed", Bench()) as live, pytest.raises(Refused, match="threads"):
+        live.measure(Knobs(2, 8, 50, 1))
+
+
+def test_settings_as_torchserve_reads_them():
+    assert knobs_of({}) == Knobs(1, 1, 100)
+    assert knobs_of({"minWorkers": 3, "batchSize": "8", "maxBatchDelay": 0}) == Knobs(3, 1, 100)
+    assert config_of(Knobs(3, 8, 0)) == {"minWorkers": 3, "maxWorkers": 3, "batchSize": 8, "maxBatchDelay": 1}
+
+
+def test_the_files_of_an_archive_or_of_a_folder(tmp_path):
+    with place.of_archive(tmp_path)(tmp_path / "scratch") as folder:
+        assert folder == tmp_path
