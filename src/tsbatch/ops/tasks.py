@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-EXTRAS: Final = {"image": ("Pillow",), "audio": ("soundfile",)}
+EXTRAS: Final = {"image": ("Pillow",), "audio": ("soundfile", "soxr")}
 """Distributions of each extra, as in pyproject.toml."""
 
 

@@ -1,0 +1,13 @@
+"""Speech recognition for torch-model-archiver: ``--handler $(tsbatch handler-path speech-recognition)``.
+
+TorchServe imports this file by its bare name and wants exactly one class defined in it; the code is in
+tsbatch.tasks.speech_recognition.
+"""
+
+from __future__ import annotations
+
+from tsbatch.tasks.speech_recognition import SpeechRecognitionHandler
+
+
+class SpeechRecognition(SpeechRecognitionHandler):
+    """The handler TorchServe starts."""
