@@ -29,7 +29,7 @@ from tsbatch.ops.tuning.journal import read_lines
 from tsbatch.ops.tuning.knobs import Knobs
 
 FOUND = Knobs(workers=2, batch_size=16, delay=100)
-SHORT = ("--concurrency", "8", "--duration", "1", "--warm-up", "0.3")
+SHORT = ("--concurrency", "8", "--duration", "1", "--warm-up", "0.3", "--budget", "12")
 CASES = [
     *[("tuner", "live", one) for one in ("SIGINT", "SIGTERM", "SIGKILL", "SIGKILL", "SIGTERM", "SIGINT", "SIGKILL")],
     *[("tuner", "private", one) for one in ("SIGINT", "SIGTERM", "SIGKILL", "SIGKILL", "SIGKILL")],

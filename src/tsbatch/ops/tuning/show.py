@@ -75,15 +75,14 @@ class Screen:
 
     def measuring(self, knobs: Knobs, what: str, runs: int) -> None:
         """A run begins: with the time that all the others may take."""
-        now = time.monotonic()
-        if runs > self._runs:
-            # Those that come from the journal take no time.
+        now, new = time.monotonic(), runs - self._runs
+        if new:  # those that come from the journal take no time
             self._each = max(self._each, now - self._began)
-            self._step.advance(runs - self._runs)
         self._runs, self._began = runs, now
         left = max(0, self._budget - runs) * self._each
         self._title = f"{what} ({knobs}), at most {_minutes(left)} left{self._best}"
-        self._step.describe(self._title)
+        self._step.description = self._title
+        self._step.advance(new)
 
     def started(self, history: History) -> None:
         """What there is."""
