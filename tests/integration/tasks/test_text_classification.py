@@ -30,7 +30,7 @@ MIXED = [
 ]
 """Texts and pairs in turn, with a wish each; seven wishes, so that all come on both."""
 HALF = [body for place, body in enumerate(MIXED) if place % 4 in (0, 3)]
-"""44 of them, texts and pairs."""
+"""Every other one of the texts, and of the pairs."""
 SEEDS = {"Roberta": 2, "DistilBert": 4}
 """Of weights with which no two best scores are close."""
 
