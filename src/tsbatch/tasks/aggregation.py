@@ -32,14 +32,14 @@ class Token(NamedTuple):
         word: the token as the tokenizer writes it; of one it does not know, the text.
         start: its first character in the text.
         end: the character after its last.
-        index: its place in the window, special tokens counted.
+        place: its place in the window, special tokens counted.
         inside: it goes on with the word of the token before.
     """
 
     word: str
     start: int
     end: int
-    index: int
+    place: int
     inside: bool
 
 
@@ -49,7 +49,7 @@ class _Piece(NamedTuple):
     word: str
     start: int
     end: int
-    index: int
+    place: int
 
 
 def read_tokens(text: str, encoding: Any, *, unknown: int | None, marked: bool) -> list[Token]:
@@ -64,16 +64,16 @@ def read_tokens(text: str, encoding: Any, *, unknown: int | None, marked: bool) 
     """
     columns = zip(encoding.ids, encoding.tokens, encoding.offsets, encoding.special_tokens_mask, strict=True)
     tokens = []
-    for index, (identity, word, (start, end), special) in enumerate(columns):
+    for place, (identity, word, (start, end), special) in enumerate(columns):
         if special:
             continue
         if identity == unknown:
-            tokens.append(Token(text[start:end], start, end, index, inside=False))
+            tokens.append(Token(text[start:end], start, end, place, inside=False))
         elif marked:
-            tokens.append(Token(word, start, end, index, inside=len(word) != end - start))
+            tokens.append(Token(word, start, end, place, inside=len(word) != end - start))
         else:
             inside = start > 0 and " " not in text[start - 1 : start + 1]
-            tokens.append(Token(word, start, end, index, inside))
+            tokens.append(Token(word, start, end, place, inside))
     return tokens
 
 
@@ -107,10 +107,10 @@ def find_entities(
     entities = []
     for words, way in zip(split, strategies, strict=True):
         pieces = [
-            _Piece(names[label], score, _spelled(word, way, to_text), word[0].start, word[-1].end, word[0].index)
+            _Piece(names[label], score, _spelled(word, way, to_text), word[0].start, word[-1].end, word[0].place)
             for word, (label, score) in zip(words, labelled, strict=False)  # the windows share one iterator
         ]
-        entities.append([piece._asdict() for piece in pieces] if way == "none" else _groups(pieces, to_text))
+        entities.append(_each(pieces) if way == "none" else _groups(pieces, to_text))
     return entities
 
 
@@ -149,6 +149,11 @@ def _label(scores: Array, sizes: Array, ways: Array) -> tuple[Array, Array]:
         chosen[highest] = scores[first[highest]]
     labels = chosen.argmax(axis=1)
     return labels, np.take_along_axis(chosen, labels[:, None], axis=1)[:, 0]
+
+
+def _each(pieces: Sequence[_Piece]) -> list[Entity]:
+    keys = ("entity", "score", "word", "start", "end", "index")
+    return [dict(zip(keys, piece, strict=True)) for piece in pieces]
 
 
 def _groups(pieces: Sequence[_Piece], to_text: ToText) -> list[Entity]:

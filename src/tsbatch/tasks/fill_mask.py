@@ -237,7 +237,7 @@ def _best_of(chances: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor
 
 def _split(words: tuple[torch.Tensor, torch.Tensor], counts: list[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Scores and token ids (places, words) by text."""
-    scores, tokens = (tensor.cpu().split(counts) for tensor in words)
+    scores, tokens = (torch.split(tensor.cpu(), counts) for tensor in words)
     return list(zip(scores, tokens, strict=True))
 
 

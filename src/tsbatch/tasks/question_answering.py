@@ -95,12 +95,15 @@ class AnswerWindow(Window):
 
     def characters(self, first: int, last: int, *, whole_words: bool) -> tuple[int, int]:
         """Where in the context a span of tokens begins and ends; its words do, where the tokenizer knows words."""
-        if whole_words:
-            words = [self.encoding.token_to_word(token) for token in (first, last)]
-            places = [None if word is None else self.encoding.word_to_chars(word, sequence_index=1) for word in words]
-            if None not in places:
-                return places[0][0], places[1][1]
-        return self.encoding.offsets[first][0], self.encoding.offsets[last][1]
+        start, end = (self._word(token) if whole_words else None for token in (first, last))
+        if start is None or end is None:
+            start, end = self.encoding.offsets[first], self.encoding.offsets[last]
+        return start[0], end[1]
+
+    def _word(self, token: int) -> tuple[int, int] | None:
+        """The characters of the word that a token is of; None where the tokenizer does not know."""
+        word = self.encoding.token_to_word(token)
+        return None if word is None else self.encoding.word_to_chars(word, sequence_index=1)
 
 
 class QuestionAnsweringHandler(WindowHandler):

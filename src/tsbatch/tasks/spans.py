@@ -37,9 +37,11 @@ def best_spans(
     """
     longest = starts.shape[1]
     widest = min(int(widths.max()), longest)
-    rows = max(1, CELLS // (longest * widest))
-    columns = (tensor.split(rows) for tensor in (starts, ends, context, widths))
-    parts = [_best(*part, widest, min(count, longest * widest)) for part in zip(*columns, strict=True)]
+    step = max(1, CELLS // (longest * widest))
+    parts = []
+    for begin in range(0, len(starts), step):
+        rows = slice(begin, begin + step)
+        parts.append(_best(starts[rows], ends[rows], context[rows], widths[rows], widest, min(count, longest * widest)))
     return torch.cat([scores for scores, _ in parts]), torch.cat([spans for _, spans in parts])
 
 

@@ -133,7 +133,7 @@ class TokenClassificationHandler(WindowHandler):
         rows = [row for rows in outputs for row in rows]
         scores = torch.cat(
             [torch.empty(0, len(self.names))]
-            + [row[[token.index for token in found]] for row, found in zip(rows, tokens, strict=True)]
+            + [row[[token.place for token in found]] for row, found in zip(rows, tokens, strict=True)]
         )
         strategies = [owner.parameters.aggregation_strategy for owner in owners]
         found = iter(
