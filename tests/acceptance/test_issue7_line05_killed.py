@@ -112,9 +112,11 @@ def test_killed(number, archive, servers, tmp_path, capsys, record_property):
     server, chance = servers[0], random.Random(number)
     live = ["sleeper", "--live", "--name", "in-use"] if where == "live" else [str(archive)]
     words = [*live, "--data", str(numbers(tmp_path)), "--output", str(tmp_path / "out"), *SHORT]
-    moment = chance.uniform(1.0, 25.0)
+    moment = chance.uniform(0.0, 25.0)
     record_property(f"case_{number:02}", f"{name} to the {what}, {where}, after {moment:.1f} s")
     with tuner(words, tmp_path / "log") as process:
+        # Until it says its first word it has touched nothing, and Python itself ends it.
+        assert wait_for(lambda: (tmp_path / "log").stat().st_size, 60)
         time.sleep(moment)
         if process.poll() is None:
             os.kill(victim(what, where, process, server), getattr(signal, name))
