@@ -1,4 +1,4 @@
-"""The commands and the code of docs/simulate.md and docs/plan.md run as they stand there."""
+"""The commands of docs/simulate.md and docs/plan.md run as they stand there; tests/unit/test_readme.py runs the code."""
 
 from __future__ import annotations
 
@@ -52,10 +52,3 @@ def test_commands(command, with_bench_file, capsys):
     quick = ["--requests", "2000"] + (["--max-workers", "2"] if " plan " in command else [])
     assert main([*shlex.split(command)[1:], *quick]) == 0
     assert "P99" in capsys.readouterr().out.upper()
-
-
-def test_the_python_of_the_page():
-    names = {}
-    for block in blocks("simulate.md", "python"):
-        exec(block, names)
-    assert names["told"].answers == ["A", "B", "C"]

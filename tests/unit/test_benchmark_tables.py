@@ -23,7 +23,17 @@ def test_the_tables_go_where_the_old_ones_were():
 
 
 @pytest.mark.parametrize(
-    "name", ["_serving_report", "peers", "load_time", "engines", "worker_profile", "micro_batching"]
+    "name",
+    [
+        "_serving_report",
+        "peers",
+        "load_time",
+        "engines",
+        "worker_profile",
+        "micro_batching",
+        "simulate",
+        "simulator_accuracy",
+    ],
 )
 def test_every_page_has_a_place_for_its_tables(name):
     begin = __import__(name).BEGIN

@@ -25,7 +25,7 @@ from tsbatch.ops.simulation.rules import Overhead
 from tsbatch.ops.simulation.service_time import KIND, LEAST, SPREADS, Machine, ServiceTime
 
 TYPICAL: Final = Overhead(frontend=1.0, batch=1.0, request=0.1)
-"""Of TorchServe 0.12 on a machine with two cores (docs/simulate.md), where nobody measured it."""
+"""Taken where nobody measured it: about what TorchServe 0.12 costs on a small machine."""
 
 FEWEST: Final = 10
 """Observations from which a figure of its own is made."""
