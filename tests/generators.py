@@ -15,8 +15,9 @@ NEW = 8
 """New tokens in the tests where nothing else is said."""
 EOS = 1
 HEAD = 60.0
-"""Factor on what scores the words, so that no two best scores are close."""
-CROSS = 12.0
+"""Factor on the states that score the words, so that no two best scores are close."""
+LAST_NORMS = ("ln_f.weight", "model.norm.weight", "final_layer_norm.weight", "decoder.layer_norm.weight")
+CROSS = 40.0
 """Factor on what a decoder sees of the encoder's text, so that its own texts differ."""
 SIZES = {
     "GPT2LMHeadModel": {"config_name": "GPT2Config"},
@@ -35,7 +36,13 @@ SIZES = {
         "max_position_embeddings": None,
     },
 }
-SCALES = {"T5ForConditionalGeneration": 2.0, "BartForConditionalGeneration": 6.0, "MarianMTModel": 6.0}
+SCALES = {
+    "GPT2LMHeadModel": 20.0,
+    "LlamaForCausalLM": 12.0,
+    "OPTForCausalLM": 20.0,
+    "BloomForCausalLM": 20.0,
+    "T5ForConditionalGeneration": 4.0,
+}
 ENCODER_DECODER = {"encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
 
 
@@ -51,7 +58,7 @@ def save_generator(folder, name, *, seed=0, scale=None, tokenizer=save_bpe, gene
         generation: settings for generation_config.json.
         config: settings for config.json.
     """
-    about = {"eos_token_id": EOS, "bos_token_id": EOS, "tie_word_embeddings": False, **SIZES[name]}
+    about = {"eos_token_id": EOS, "bos_token_id": EOS, **SIZES[name]}
     if name.startswith(("Bart", "Marian", "M2M100")):
         about |= {
             **ENCODER_DECODER,
@@ -62,10 +69,12 @@ def save_generator(folder, name, *, seed=0, scale=None, tokenizer=save_bpe, gene
         about |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "d_model": 32}
     if name.startswith("T5"):
         about |= {"decoder_start_token_id": 0}
-    scale = scale or SCALES.get(name, 12.0)
+    scale = scale or SCALES.get(name, 6.0)
     model = save_model(folder, name, seed=seed, scale=scale, tokenizer=tokenizer, **{**about, **config})
     with torch.no_grad():
-        model.get_output_embeddings().weight.mul_(HEAD)
+        norms = {key: parameter for key, parameter in model.named_parameters() if key.endswith(LAST_NORMS)}
+        own = [key for key in norms if ".layers." not in key] or list(norms)
+        norms[own[-1]].mul_(HEAD)
         for key, parameter in model.named_parameters():
             if parameter.ndim > 1 and ("encoder_attn" in key or "EncDecAttention" in key):
                 parameter.mul_(CROSS)
