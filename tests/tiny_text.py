@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from importlib.metadata import version
 
 import torch
 
 from tests.varied import TEXTS
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+MODES = ["packed" if version("transformers").startswith("5") else "auto", "bucketed", "padded"]
+"""How features may share a pass: before transformers 5 most models could not be packed, and auto says so."""
 
 
 def save_wordpiece(folder, *, max_length=128, types=True, extra=()):
@@ -83,7 +86,11 @@ def save_bpe(folder, *, max_length=128, eos="</s>", extra=()):
     )
     tokenizer.train_from_iterator([*TEXTS, *extra], trainer)
     PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", eos_token=eos, model_max_length=max_length
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        eos_token=eos,
+        model_max_length=max_length,
+        model_input_names=["input_ids", "attention_mask"],
     ).save_pretrained(folder)
     return tokenizer.get_vocab_size()
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.classifiers import ask, load, pipeline_of
 from tests.tiny import save_encoder
-from tests.tiny_text import draw_weights, save_bpe, save_model, save_wordpiece
+from tests.tiny_text import MODES, draw_weights, save_bpe, save_model, save_wordpiece
 from tests.varied import TEXTS, answers_in_batches
 from tsbatch.errors import LoadError
 from tsbatch.request import Request
@@ -113,7 +113,7 @@ def test_as_the_pipeline_answers(folders, kind):
         check(answer, expected[place])
 
 
-@pytest.mark.parametrize("mode", ["packed", "bucketed", "padded"])
+@pytest.mark.parametrize("mode", MODES)
 def test_however_features_share_a_pass(folders, mode):
     folder, expected = folders("Bert")
     handler = load(FillMaskHandler, folder, batching={"mode": mode})

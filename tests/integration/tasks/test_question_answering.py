@@ -11,6 +11,7 @@ import torch
 from tests.classifiers import ask, load
 from tests.question_answering import BODIES, LIMIT, check, save
 from tests.tiny import save_encoder
+from tests.tiny_text import MODES
 from tests.varied import answers_in_batches
 from tsbatch.errors import LoadError
 from tsbatch.request import Request
@@ -107,12 +108,11 @@ def bert(tmp_path_factory):
     return folder, [body for body, _ in clear], [answer for _, answer in clear]
 
 
-@pytest.mark.parametrize("mode", ["auto", "bucketed", "padded"])
+@pytest.mark.parametrize("mode", MODES)
 def test_the_best_spans_of_all_windows(bert, mode):
     folder, bodies, expected = bert
     handler = load(QuestionAnsweringHandler, folder, batching={"mode": mode})
-    assert handler.choice.mode == ("packed" if mode == "auto" else mode)
-    for place, answer in answers_in_batches(handler, bodies, (1, 7, 32) if mode == "auto" else (32,)):
+    for place, answer in answers_in_batches(handler, bodies, (1, 7, 32) if mode == MODES[0] else (32,)):
         check(answer, expected[place])
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.classifiers import ask, load, pipeline_of
 from tests.tiny import save_encoder
-from tests.tiny_text import draw_weights, save_bpe, save_model, save_wordpiece
+from tests.tiny_text import MODES, draw_weights, save_bpe, save_model, save_wordpiece
 from tests.varied import TEXTS, answers_in_batches
 from tsbatch.errors import LoadError
 from tsbatch.request import Request
@@ -22,7 +22,7 @@ LIMIT = 100
 INPUTS = [*TEXTS, "", "   ", "known and Ω≈ç√ unknown", "[CLS] typed [MASK]", "Zürich, München; Genève"]
 BY_WORD = ("first", "average", "max")
 STRATEGIES = ("none", "simple", *BY_WORD)
-TOKENIZERS = {"wordpiece": save_wordpiece, "bpe": save_bpe}
+TOKENIZERS = {"wordpiece": save_wordpiece, "bpe": save_bpe, "untyped": partial(save_wordpiece, types=False)}
 SEEDS = {"wordpiece": 8, "bpe": 9}
 
 
@@ -88,7 +88,7 @@ def check(answer, expected):
     assert [entity["score"] for entity in answer] == pytest.approx([entity["score"] for entity in plain], abs=1e-4)
 
 
-@pytest.fixture(scope="module", params=TOKENIZERS)
+@pytest.fixture(scope="module", params=SEEDS)
 def told(request, tmp_path_factory):
     """A folder, and requests with what the pipeline answers: of each strategy those that are no matter of rounding."""
     kind = request.param
@@ -115,7 +115,7 @@ def test_as_the_pipeline_answers_with_all_strategies_in_one_batch(told):
         check(answer, expected[place])
 
 
-@pytest.mark.parametrize("mode", ["packed", "bucketed", "padded"])
+@pytest.mark.parametrize("mode", MODES)
 def test_however_features_share_a_pass(told, mode):
     folder, bodies, expected = told
     handler = load(TokenClassificationHandler, folder, batching={"mode": mode})
@@ -153,11 +153,12 @@ def test_labels_to_leave_out(told):
         check(answer, by_pipeline(pipe, TEXTS[2], **wish))
 
 
-@pytest.mark.parametrize(
-    "kind, sizes", [("DistilBert", {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64}), ("Roberta", {})]
-)
-def test_other_architectures(tmp_path, kind, sizes):
-    save(tmp_path, kind, seed=1, **sizes)
+SIZES = {"DistilBert": {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64}, "Roberta": {}}
+
+
+@pytest.mark.parametrize("kind", SIZES)
+def test_other_architectures(tmp_path, kind):
+    save(tmp_path, kind, tokenizer="untyped", seed=1, **SIZES[kind])
     pipe = pipeline_of("token-classification", tmp_path)
     handler = load(TokenClassificationHandler, tmp_path)
     bodies = [{"inputs": text, "parameters": {"aggregation_strategy": "simple"}} for text in INPUTS]
