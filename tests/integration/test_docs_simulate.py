@@ -1,4 +1,4 @@
-"""The commands of docs/simulate.md and docs/plan.md run as they stand there; tests/unit/test_readme.py runs the code."""
+"""The commands of docs/simulate.md and docs/plan.md run; tests/unit/test_readme.py runs the code."""
 
 from __future__ import annotations
 
