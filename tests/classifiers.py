@@ -14,11 +14,22 @@ from tsbatch.request import Request
 
 LONGEST = 100
 """Tokens that the tokenizers say the models take, since the pipeline cuts where they say; the models take 128."""
-KINDS = {
+_SETTINGS = {
     "Bert": {},
     "Roberta": {},
     "DistilBert": {"tokenizer": partial(save_wordpiece, max_length=LONGEST, types=False)},
     "DebertaV2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_biased_input": False},
+    "Bart": {
+        "tokenizer": partial(save_wordpiece, max_length=LONGEST, types=False),
+        "d_model": 32,
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+        "encoder_ffn_dim": 32,
+        "decoder_ffn_dim": 32,
+        "eos_token_id": 3,
+        "bos_token_id": 2,
+        "decoder_start_token_id": 3,
+    },
     "GPT2": {
         "tokenizer": partial(save_bpe, max_length=LONGEST),
         "pad_token_id": None,
@@ -26,6 +37,10 @@ KINDS = {
         "eos_token_id": 1,
     },
 }
+KINDS = ("Bert", "Roberta", "DistilBert", "DebertaV2", "GPT2")
+"""Token types, positions from padding_idx + 1, no types, relative positions, a decoder.
+
+Bart reads its answer off the end marks, of which all rows of a pass must have as many: it is tried with pairs alone."""
 
 
 def save_classifier(folder, kind="Bert", *, labels=("bad", "so-so", "good"), seed=0, scale=6.0, spread=3.0, **config):
@@ -40,7 +55,7 @@ def save_classifier(folder, kind="Bert", *, labels=("bad", "so-so", "good"), see
         "tokenizer": partial(save_wordpiece, max_length=LONGEST),
         "id2label": names,
         "label2id": {name: place for place, name in names.items()},
-        **KINDS.get(kind, {}),
+        **_SETTINGS[kind],
         **config,
     }
     model = save_model(folder, f"{kind}ForSequenceClassification", seed=seed, scale=scale, **settings)
@@ -59,6 +74,13 @@ def spread_logits(model, tokenizer, spread):
         head.weight.mul_(factor[:, None])
         if head.bias is not None:
             head.bias.sub_(logits.mean(0)).mul_(factor)
+
+
+def modes():
+    """What to ask of ``tsbatch.batching.mode``; transformers 4's BERT cannot run packed."""
+    import transformers
+
+    return ["bucketed", "padded", "auto" if transformers.__version__.startswith("4.") else "packed"]
 
 
 def load(handler_class, folder, *, batch_size=32, handler=None, **settings):

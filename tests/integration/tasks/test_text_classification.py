@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.classifiers import KINDS, LONGEST, ask, load, pipeline_of, save_classifier
+from tests.classifiers import KINDS, LONGEST, ask, load, modes, pipeline_of, save_classifier
 from tests.tiny import save_encoder
 from tests.varied import TEXTS, answers_in_batches
 from tsbatch.errors import LoadError
@@ -78,7 +78,7 @@ def test_as_the_pipeline_answers(folders, kind):
         check(answer, expected[place])
 
 
-@pytest.mark.parametrize("mode", ["packed", "bucketed", "padded"])
+@pytest.mark.parametrize("mode", modes())
 def test_however_features_share_a_pass(folders, mode):
     folder, expected = folders("Bert")
     handler = load(TextClassificationHandler, folder, batching={"mode": mode})

@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from tests.classifiers import ask, load, save_classifier
+from tests.classifiers import ask, load, modes, save_classifier
 from tests.varied import TEXTS
 from tsbatch.request import Request
 from tsbatch.tasks.text_classification import TextClassificationHandler
@@ -132,6 +132,8 @@ def test_explanations_alone_and_among_others_and_predictions_are_the_same(bert):
 
 
 def test_after_explanations_predictions_are_packed_again(folders):
+    if "packed" not in modes():
+        pytest.skip("BERT of this transformers cannot run packed")
     handler = load(TextClassificationHandler, folders("Bert"), batching={"mode": "packed"})
     explain(handler, SOME)
     assert handler.encoder.on
@@ -210,7 +212,5 @@ def raises():
 
 
 def test_an_encoder_decoder(tmp_path):
-    sizes = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
-    special = {"eos_token_id": 3, "pad_token_id": 0, "decoder_start_token_id": 3}
-    save_classifier(tmp_path, "Bart", **sizes, **special)
+    save_classifier(tmp_path, "Bart")
     assert "times" in refused(load(TextClassificationHandler, tmp_path))
