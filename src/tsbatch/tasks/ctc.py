@@ -79,7 +79,7 @@ class Ctc:
         return {"text": decoded["text"], "chunks": chunks}
 
     def _seconds(self, frame: int) -> float:
-        return int(frame) * self.align / self._rate
+        return float(int(frame) * self.align / self._rate)
 
 
 def _joined(ids: Sequence[torch.Tensor], spans: Sequence[Span], align: int) -> torch.Tensor:

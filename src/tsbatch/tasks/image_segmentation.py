@@ -174,7 +174,7 @@ class ImageSegmentationHandler(ImageHandler):
         self._check_memory(kept, item.state)
         subtask = wish.subtask or self.subtasks[0]
         process = getattr(self.processor, f"post_process_{subtask}_segmentation")
-        fused = {"label_ids_to_fuse": set()} if subtask == "panoptic" else {}  # without it a line in the log each time
+        fused: dict[str, Any] = {"label_ids_to_fuse": set()} if subtask == "panoptic" else {}  # else the log is told
         [found] = process(
             SimpleNamespace(**columns([row])),
             threshold=wish.threshold,
