@@ -24,6 +24,8 @@ handler:
   each: 1
 """
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 
 import pytest
@@ -21,8 +22,8 @@ def test_room_is_what_the_workers_hold_alone(monkeypatch):
     monkeypatch.setattr(room, "available", lambda: 10**12)
     assert lack_of_room(model(ME)) is None
     monkeypatch.setattr(room, "available", lambda: 10**6)
-    assert "both versions need 0." in lack_of_room(model(ME))
-    assert "0.0 GB are free" in lack_of_room(model(ME))
+    # How much this process holds depends on what ran in it before.
+    assert re.search(r"both versions need \d+\.\d GB more .* 0\.0 GB are free", lack_of_room(model(ME)))
 
 
 def test_workers_that_are_gone_or_starting(monkeypatch):
