@@ -100,6 +100,18 @@ def ask(handler, bodies):
     return [(reply.status, json.loads(reply.body)) for reply in replies]
 
 
+def new_texts(handler, bodies):
+    """The new texts of bodies for text generation in one batch, all answered."""
+    answers = ask(handler, bodies)
+    assert [status for status, _ in answers] == [200] * len(bodies), answers
+    return [answer[0]["generated_text"] for _, answer in answers]
+
+
+def new_text_of(text, **parameters):
+    """A body for text generation that asks for the new text alone."""
+    return {"inputs": text, "parameters": {"return_full_text": False, **parameters}}
+
+
 @functools.cache
 def by_hand(folder):
     """Tokenizer and model of a folder, through transformers alone."""
