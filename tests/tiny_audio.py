@@ -6,8 +6,6 @@ import json
 
 import torch
 
-from tests.tiny_text import scale_weights
-
 LETTERS = ["<pad>", "<s>", "</s>", "<unk>", "|", *"ABCDEFGHIJKLMNOPQRSTUVWXYZ'"]
 LANGUAGES = ("en", "de", "fr")
 _WAVEFORM = {
@@ -27,23 +25,39 @@ _WAVEFORM = {
 }
 
 
-def save_waveform_model(folder, name, *, seed=0, scale=3.0, head=20000.0, **config):
+def fill(model, *, seed, gain):
+    """Gives every weight matrix and bias random numbers, the same ones with every version of transformers.
+
+    Args:
+        model: whose.
+        seed: of the numbers.
+        gain: how much a layer makes of what comes in; transformers starts with so little that all answers are alike.
+    """
+    numbers = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, weights in sorted(model.named_parameters()):
+            if weights.ndim > 1:
+                weights.normal_(0, gain / weights[0].numel() ** 0.5, generator=numbers)
+            elif name.endswith("bias"):
+                weights.normal_(0, 0.02, generator=numbers)
+
+
+def save_waveform_model(folder, name, *, seed=0, gain=1.0, head=3000.0, **config):
     """A model on waveforms: Wav2Vec2ForCTC, HubertForSequenceClassification and their like.
 
     Args:
         folder: where to.
         name: the class in transformers.
         seed: of the weights.
-        scale: factor on every weight matrix.
+        gain: as for :func:`fill`.
         head: factor on the last layer, so that no two best scores are near.
         config: further settings of the config.
     """
     import transformers
 
-    torch.manual_seed(seed)
     config_class = getattr(transformers, f"{name.split('For')[0]}Config")
     model = getattr(transformers, name)(config_class(**{**_WAVEFORM, **config})).eval()
-    scale_weights(model, scale)
+    fill(model, seed=seed, gain=gain)
     last = model.lm_head if hasattr(model, "lm_head") else model.classifier
     with torch.no_grad():
         last.weight.mul_(head)
@@ -56,14 +70,13 @@ def save_waveform_model(folder, name, *, seed=0, scale=3.0, head=20000.0, **conf
     return model
 
 
-def save_whisper(folder, *, seed=5, scale=20.0, letters=8.0, max_new_tokens=12, num_beams=1):
+def save_whisper(folder, *, seed=6, gain=2.5, letters=8.0, max_new_tokens=12, num_beams=1):
     """A Whisper of three languages that writes bytes, and hears three seconds at once where real ones hear thirty."""
     import transformers
 
     words = _save_whisper_tokenizer(folder)
     ids = {word: place for place, word in enumerate(words)}
     end, start = ids["<|endoftext|>"], ids["<|startoftranscript|>"]
-    torch.manual_seed(seed)
     model = transformers.WhisperForConditionalGeneration(
         transformers.WhisperConfig(
             vocab_size=len(words),
@@ -84,7 +97,7 @@ def save_whisper(folder, *, seed=5, scale=20.0, letters=8.0, max_new_tokens=12, 
             tie_word_embeddings=False,
         )
     ).eval()
-    scale_weights(model, scale)
+    fill(model, seed=seed, gain=gain)
     with torch.no_grad():  # letters before times and marks, which are far more
         model.proj_out.weight[[ids[letter] for letter in "abcdefghijklmnopqrstuvwxyzĠ"]] *= letters
     model.generation_config = transformers.GenerationConfig(
@@ -101,7 +114,7 @@ def save_whisper(folder, *, seed=5, scale=20.0, letters=8.0, max_new_tokens=12, 
         suppress_tokens=[],
         begin_suppress_tokens=[end],
         max_new_tokens=max_new_tokens,
-        num_beams=num_beams,
+        **({"num_beams": num_beams} if num_beams else {}),
     )
     model.save_pretrained(folder)
     transformers.WhisperFeatureExtractor(chunk_length=3).save_pretrained(folder)
@@ -114,8 +127,6 @@ def _save_whisper_tokenizer(folder):
     from tokenizers import AddedToken, pre_tokenizers
 
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    (folder / "vocab.json").write_text(json.dumps({letter: place for place, letter in enumerate(letters)}))
-    (folder / "merges.txt").write_text("#version: 0.2\n")
     special = [
         "<|endoftext|>",
         "<|startoftranscript|>",
@@ -128,6 +139,8 @@ def _save_whisper_tokenizer(folder):
         "<|notimestamps|>",
     ]
     times = [f"<|{step * 0.02:.2f}|>" for step in range(1501)]
+    (folder / "vocab.json").write_text(json.dumps({word: place for place, word in enumerate([*letters, *special])}))
+    (folder / "merges.txt").write_text("#version: 0.2\n")
     # transformers 5 has one class of them, 4 has a slow one of that name.
     fast = getattr(transformers, "WhisperTokenizerFast", None) or transformers.WhisperTokenizer
     tokenizer = fast.from_pretrained(folder)

@@ -7,10 +7,8 @@ import json
 
 import numpy as np
 import pytest
-import torch
 
-from tests.tiny_audio import save_waveform_model
-from tests.tiny_text import scale_weights
+from tests.tiny_audio import fill, save_waveform_model
 from tests.varied import answers_in_batches
 from tests.varied_sounds import heard, sounds
 from tsbatch.context import ModelContext
@@ -37,7 +35,6 @@ def save_spectrogram_model(folder):
     """An Audio Spectrogram Transformer: every sound becomes a spectrogram of one size."""
     import transformers
 
-    torch.manual_seed(0)
     config = transformers.ASTConfig(
         hidden_size=32,
         num_hidden_layers=2,
@@ -49,7 +46,7 @@ def save_spectrogram_model(folder):
         label2id={name: place for place, name in NAMES.items()},
     )
     model = transformers.ASTForAudioClassification(config).eval()
-    scale_weights(model, 4.0)
+    fill(model, seed=0, gain=2.0)
     model.save_pretrained(folder)
     transformers.ASTFeatureExtractor(max_length=128, num_mel_bins=32).save_pretrained(folder)
 
@@ -57,13 +54,13 @@ def save_spectrogram_model(folder):
 def save_kind(folder, kind):
     if kind == "ast":
         return save_spectrogram_model(folder)
-    name, norm, seed = {
-        "group": ("Wav2Vec2ForSequenceClassification", "group", 0),
-        "layer": ("Wav2Vec2ForSequenceClassification", "layer", 0),
-        "wavlm": ("WavLMForSequenceClassification", "layer", 2),
+    name, norm, seed, head = {
+        "group": ("Wav2Vec2ForSequenceClassification", "group", 0, 8.0),
+        "layer": ("Wav2Vec2ForSequenceClassification", "layer", 0, 8.0),
+        "wavlm": ("WavLMForSequenceClassification", "layer", 4, 3.0),
     }[kind]
     labels = {"id2label": NAMES, "label2id": {name: place for place, name in NAMES.items()}}
-    return save_waveform_model(folder, name, feat_extract_norm=norm, seed=seed, head=20.0, **labels)
+    return save_waveform_model(folder, name, feat_extract_norm=norm, seed=seed, head=head, **labels)
 
 
 @pytest.fixture(scope="module", params=["group", "layer", "wavlm", "ast"])
@@ -82,7 +79,7 @@ def test_answers_as_the_pipeline(model):
     tops = np.array([[entry["score"] for entry in answer[:2]] for answer in expected])
     assert len({answer[0]["label"] for answer in expected}) >= 2
     assert len({f"{answer[0]['score']:.4f}" for answer in expected}) >= 30
-    assert np.median(tops[:, 0] - tops[:, 1]) > 1e-2
+    assert (tops[:, 0] - tops[:, 1]).min() > 1e-2
     handler = load(folder)
     assert handler.pads == (kind in ("layer", "wavlm"))
     worst = 0.0
