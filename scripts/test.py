@@ -67,8 +67,8 @@ def all_tests() -> list[Step]:
     variable has coverage start with each of xdist's processes instead (a .pth file of its own reads it).
     """
     processes = str(min(os.cpu_count() or 1, MOST_PROCESSES))
-    together = ["pytest", "-n", processes, "--dist", "loadgroup", "-m", "not alone", "--durations=15"]
-    alone = ["coverage", "run", "-m", "pytest", "-m", "alone", "--durations=5"]
+    together = ["pytest", "-n", processes, "--dist", "loadgroup", "-m", "not alone and not slow", "--durations=15"]
+    alone = ["coverage", "run", "-m", "pytest", "-m", "alone and not slow", "--durations=5"]
     return [
         Step("clean", ["coverage", "erase"]),
         Step("tests", together, {"COVERAGE_PROCESS_START": str(_venv.ROOT / "pyproject.toml")}),

@@ -23,6 +23,9 @@ class Finds(BatchHandler):
 """
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture
 def packed(tmp_path):
     (tmp_path / "deep").mkdir()

@@ -165,6 +165,7 @@ class TestEnding:
         server.stop()
         assert_nothing_left(server.instance, found)
 
+    @pytest.mark.slow
     def test_stop_after_java_was_killed(self, folder):
         server = Server.start(models=[archive(folder, "orphans", WITH_CHILD)], name="killed")
         found = processes(server)
@@ -172,6 +173,7 @@ class TestEnding:
         server.stop()
         assert_nothing_left(server.instance, found)
 
+    @pytest.mark.slow
     def test_the_keeper_cleans_up_when_java_dies(self, tsbatch, echo):
         assert tsbatch("serve", "--models", echo, "--name", "detached", "--detach").returncode == 0
         instance = instances.find("detached")
@@ -180,6 +182,7 @@ class TestEnding:
         java.kill()
         assert_nothing_left(instance, [*found])
 
+    @pytest.mark.slow
     def test_what_a_dead_server_left_is_cleaned_by_the_next_command(self, tsbatch, echo):
         instance = Server.start(models=[echo], name="stale").detach()
         java = psutil.Process(instance.process.pid)
@@ -221,6 +224,7 @@ class TestEnding:
             assert process.wait(30) == 0
         assert_nothing_left(instance, [])
 
+    @pytest.mark.slow
     def test_the_foreground_server_says_when_java_dies(self, echo):
         with foreground("--models", echo, "--name", "crash", "--json") as process:
             told = json.loads(process.stdout.readline())
@@ -264,6 +268,7 @@ class TestFailures:
         assert line.endswith("; it is not registered")
         assert name not in server.management().models()
 
+    @pytest.mark.slow
     def test_a_worker_that_loads_too_long(self, tsbatch, server, folder):
         config = SETTINGS.replace("startupTimeout: 60", "startupTimeout: 2")
         bad = archive(folder, "hangs", "time.sleep(60)", config=config)
@@ -375,6 +380,7 @@ class TestManaging:
         assert done.returncode == 2
         assert tsbatch("models", "--server", "http://127.0.0.1:9").returncode == 3
 
+    @pytest.mark.slow
     def test_a_model_store_of_the_users(self, tsbatch, server_factory, echo, folder, tmp_path):
         store = tmp_path / "store"
         store.mkdir()
@@ -393,6 +399,7 @@ class TestManaging:
         server.stop()
 
 
+@pytest.mark.slow
 class TestTokens:
     def test_printed_curl_lines_outlive_the_tokens(self, tsbatch, echo, tmp_path):
         config = tmp_path / "config.properties"

@@ -12,7 +12,7 @@ from tsbatch.ops.simulation.rules import Overhead
 from tsbatch.ops.simulation.service_time import ServiceTime
 from tsbatch.ops.simulation.simulator import simulate
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.slow]
 
 CELL = accuracy.Cell(1, 8, 40, 80, 10, 0.6)
 

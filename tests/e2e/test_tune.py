@@ -24,7 +24,7 @@ handler:
   each: 1
 """
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
