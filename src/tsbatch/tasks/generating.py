@@ -18,7 +18,7 @@ import torch
 from tsbatch.request import Item, Request
 from tsbatch.resources import to_device
 from tsbatch.tasks.decoding import Plan, RowEnds, RowScores
-from tsbatch.tasks.generation_parameters import MAX_SEED, GenerationOptions, GenerationParameters, samples
+from tsbatch.tasks.generation_parameters import GenerationOptions, GenerationParameters, samples
 from tsbatch.tasks.text import TextHandler
 from tsbatch.tasks.tokens import Ids, pad
 
@@ -26,6 +26,8 @@ MAX_INPUT: Final = 4096
 """Tokens of an input to a model that has no positions to count, as T5; ``handler.max_input_tokens`` allows more."""
 EXAMPLE_PARAMETERS: Final = MappingProxyType({"max_new_tokens": 2, "do_sample": False})
 """Of the warm-up: it should be short, and examples should have one answer."""
+DRAWN_SEEDS: Final = 2**53
+"""So many: JSON readers that have no whole numbers of 64 bits keep these too, to ask for the text again."""
 PER_ROW: Final = (
     "max_length",
     "max_new_tokens",
@@ -121,7 +123,7 @@ class GeneratingHandler(TextHandler):
         items = super().decode_request(request)
         for item in items:
             if item.parameters.seed is None and samples(item.parameters, self.usual):
-                item.parameters = item.parameters.model_copy(update={"seed": secrets.randbelow(MAX_SEED)})
+                item.parameters = item.parameters.model_copy(update={"seed": secrets.randbelow(DRAWN_SEEDS)})
         return items
 
     def collate(self, features: Sequence[Any]) -> Any:

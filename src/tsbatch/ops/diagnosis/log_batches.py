@@ -148,7 +148,6 @@ class _Thread:
     job: str = ""
     status: int | None = None
     told: dict[bytes, tuple[float, str]] = field(default_factory=dict)
-    last: bytes = b""
 
 
 class BatchReader:
@@ -156,6 +155,7 @@ class BatchReader:
 
     def __init__(self) -> None:
         self._threads: dict[bytes, _Thread | None] = {}
+        self._last: dict[bytes, bytes] = {}
         self._workers: dict[str, _Thread] = {}
         self._versions: dict[str, str] = {}
         self._others: dict[bytes, bytes] = {}
@@ -173,14 +173,15 @@ class BatchReader:
 
     def feed(self, lines: Iterable[bytes]) -> Iterator[Batch | Refused]:
         """The batches and refusals that became known with these lines, which end at line breaks."""
-        threads, kinds, ready = self._threads, self._kinds, self._ready
+        threads, last, kinds, ready = self._threads, self._last, self._kinds, self._ready
         for found in filter(None, map(LINE.match, lines)):
             name = found["thread"]
             thread = threads[name] if name in threads else self._meet(name)
             if thread is None:
                 self._refuse(found)
-            elif found.string != thread.last:
-                thread.last = found.string
+            elif found.string != last.get(name):
+                # By thread, not by worker: the one that reads the worker's output writes between two copies of a line.
+                last[name] = found.string
                 kinds[found.lastgroup](thread, found)
             if ready:
                 yield from ready
@@ -209,8 +210,6 @@ class BatchReader:
     def _flush(self, worker: _Thread, found: re.Match[bytes]) -> None:
         flushed = float(found["flushed"])
         self._stamp, self._flushed = found.string[:23], flushed
-        if worker.batch is not None and worker.batch.flushed == flushed and not worker.batch.jobs:
-            return  # the same line again, with one of the handler's in between
         self._close(worker)
         if found["command"] not in PREDICTS:
             return

@@ -104,6 +104,14 @@ def test_lines_of_two_workers_interleave_and_come_twice():
     ]
 
 
+def test_the_thread_of_the_workers_output_writes_between_two_copies_of_a_line():
+    lines = [*flushing(100), *answered(140, "a", 5, 40), *answered(140, "b", 4, 40)]
+    between = told(140, "ab", "39")
+    for place in range(1, len(lines) + 1):
+        (batch,) = read(lines[:place], between, lines[place:])
+        assert ([job.id for job in batch.jobs], batch.handler) == (["a", "b"], 39), place
+
+
 def test_java_writes_large_numbers_with_an_exponent():
     (batch,) = read(flushing(0), told(10, "a", "1.2345678E7"), answered(10, "a", 1, 12_345_679))
     assert batch.handler == 12345678
