@@ -23,9 +23,9 @@ from tsbatch.errors import LoadError, Unprocessable
 from tsbatch.request import Item
 from tsbatch.resources import to_device
 from tsbatch.settings import Section
-from tsbatch.tasks.mask_head import MaskHead
-from tsbatch.tasks.text import EXAMPLES, TextHandler
-from tsbatch.tasks.tokens import Ids, Tokens
+from tsbatch.tasks.text.handler import EXAMPLES, TextHandler
+from tsbatch.tasks.text.mask_head import MaskHead
+from tsbatch.tasks.text.tokens import Ids, Tokens
 
 MAX_ANSWERS = 1000
 """Filled texts in the answer of one item: masks times ``top_k``."""

@@ -9,8 +9,8 @@ first, as transformers' pipeline::
 A PyTorch model (TorchScript, an exported program, ONNX, or weights with their class) needs ``preprocessing.json``, and
 takes its names from ``index_to_name.json``. It is called with pixels (n, channels, height, width) and gives logits
 (n, classes). ``/explanations`` tells what each part of an image added to a label's logit
-(``tasks/pixel_attributions.py``). Limits: ``tsbatch.limits.image_pixels``, and the kinds of files in
-``tasks/image_decoding.py``.
+(``tasks/images/pixel_attributions.py``). Limits: ``tsbatch.limits.image_pixels``, and the kinds of files in
+``tasks/images/decoding.py``.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from pydantic import Field
 
 from tsbatch.errors import LoadError
 from tsbatch.request import Item
-from tsbatch.tasks.class_names import class_names
-from tsbatch.tasks.classifying import LABELS_SCHEMA, ClassifyingParameters, Function, classify, usual_function
-from tsbatch.tasks.image import ImageHandler, ImageOptions
-from tsbatch.tasks.pixel_attributions import EXPLANATION_SCHEMA, PixelExplainingParameters, explain_pixels
+from tsbatch.tasks.images.handler import ImageHandler, ImageOptions
+from tsbatch.tasks.images.pixel_attributions import EXPLANATION_SCHEMA, PixelExplainingParameters, explain_pixels
+from tsbatch.tasks.shared.class_names import class_names
+from tsbatch.tasks.shared.classifying import LABELS_SCHEMA, ClassifyingParameters, Function, classify, usual_function
 
 
 class ImageClassificationOptions(ImageOptions):

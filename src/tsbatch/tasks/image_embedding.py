@@ -20,7 +20,7 @@ import torch
 from tsbatch.errors import LoadError, SettingsError
 from tsbatch.request import Item
 from tsbatch.settings import Section
-from tsbatch.tasks.image import ImageHandler, ImageOptions
+from tsbatch.tasks.images.handler import ImageHandler, ImageOptions
 
 Pooling = Literal["pooler", "cls", "mean"]
 

@@ -25,10 +25,10 @@ from pydantic import Field
 from tsbatch.errors import LoadError, PayloadTooLarge, Unprocessable
 from tsbatch.request import Item, Request
 from tsbatch.settings import Section
-from tsbatch.tasks.class_names import class_names
-from tsbatch.tasks.image import ImageHandler, ImageOptions, columns
-from tsbatch.tasks.masks import Mask, MaskFormat, class_map, write_mask
-from tsbatch.tasks.task import read_json
+from tsbatch.tasks.images.handler import ImageHandler, ImageOptions, columns
+from tsbatch.tasks.images.masks import Mask, MaskFormat, class_map, write_mask
+from tsbatch.tasks.shared.class_names import class_names
+from tsbatch.tasks.shared.task import read_json
 
 Subtask = Literal["panoptic", "instance", "semantic"]
 SUBTASKS: Final[tuple[Subtask, ...]] = ("panoptic", "instance", "semantic")

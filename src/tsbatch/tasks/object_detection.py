@@ -19,8 +19,8 @@ from pydantic import Field
 
 from tsbatch.request import Item
 from tsbatch.settings import Section
-from tsbatch.tasks.class_names import class_names
-from tsbatch.tasks.image import ImageHandler, columns
+from tsbatch.tasks.images.handler import ImageHandler, columns
+from tsbatch.tasks.shared.class_names import class_names
 
 CORNERS: Final = ("xmin", "ymin", "xmax", "ymax")
 

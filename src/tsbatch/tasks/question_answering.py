@@ -27,11 +27,11 @@ from tsbatch.fields import kind_of
 from tsbatch.request import Item, Request
 from tsbatch.resources import to_device
 from tsbatch.settings import Section
-from tsbatch.tasks.spans import best_spans, position_chances
-from tsbatch.tasks.task import filled
-from tsbatch.tasks.text import EXAMPLES
-from tsbatch.tasks.tokens import Ids
-from tsbatch.tasks.windows import Cut, Window, WindowHandler
+from tsbatch.tasks.shared.task import filled
+from tsbatch.tasks.text.handler import EXAMPLES
+from tsbatch.tasks.text.spans import best_spans, position_chances
+from tsbatch.tasks.text.tokens import Ids
+from tsbatch.tasks.text.windows import Cut, Window, WindowHandler
 
 EXPECTED = '{"question": "...", "context": "..."}'
 WINDOW, OVERLAP = 384, 128

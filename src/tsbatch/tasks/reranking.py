@@ -26,10 +26,10 @@ from tsbatch.errors import LoadError, PayloadTooLarge, Unprocessable
 from tsbatch.fields import list_names
 from tsbatch.request import Item, Request
 from tsbatch.settings import Section
-from tsbatch.tasks.classifying import Array, sigmoid
-from tsbatch.tasks.sequence_classification import SequenceClassificationHandler, spans
-from tsbatch.tasks.text import EXAMPLES
-from tsbatch.tasks.tokens import Tokens
+from tsbatch.tasks.shared.classifying import Array, sigmoid
+from tsbatch.tasks.text.handler import EXAMPLES
+from tsbatch.tasks.text.sequence_classification import SequenceClassificationHandler, spans
+from tsbatch.tasks.text.tokens import Tokens
 
 PASSAGES = ("texts", "passages", "documents")
 EXPECTED = '{"query": "...", "texts": ["...", "..."]}'

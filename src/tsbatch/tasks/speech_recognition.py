@@ -24,10 +24,10 @@ from pydantic import Field
 from tsbatch.errors import SettingsError, Unprocessable
 from tsbatch.request import Item, Request
 from tsbatch.settings import Section
-from tsbatch.tasks.audio import AudioHandler, AudioOptions, Window, Wish
-from tsbatch.tasks.ctc import Ctc
-from tsbatch.tasks.speech_generation import Generator, Whisper
-from tsbatch.tasks.speech_windows import Cutting, Span
+from tsbatch.tasks.audio.ctc import Ctc
+from tsbatch.tasks.audio.handler import AudioHandler, AudioOptions, Window, Wish
+from tsbatch.tasks.audio.speech_generation import Generator, Whisper
+from tsbatch.tasks.audio.speech_windows import Cutting, Span
 
 Seconds = Annotated[float, Field(ge=0)]
 USUAL_WINDOW = 30.0

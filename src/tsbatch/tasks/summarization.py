@@ -1,6 +1,6 @@
 """summarization: a short text for a long one, from any encoder-decoder of transformers (BART, Pegasus, T5 ...).
 
-Input: a text, or a list of texts. Parameters: those of ``generation_parameters.py``, and ``truncation``. Output for
+Input: a text, or a list of texts. Parameters: those of ``generation/parameters.py``, and ``truncation``. Output for
 each text, as transformers' pipeline has it::
 
     {"summary_text": "Ada wrote the first program."}
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from tsbatch.tasks.encoder_decoder import EncoderDecoderHandler
+from tsbatch.tasks.generation.encoder_decoder import EncoderDecoderHandler
 
 
 class SummarizationHandler(EncoderDecoderHandler):

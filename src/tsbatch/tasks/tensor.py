@@ -6,8 +6,8 @@ or Open Inference tensors. In files and tensors the first dimension counts the i
 model gives for it, nested lists, or an object of them by name. With ``Accept: application/x-npy`` (or
 ``application/octet-stream``) the answer is an ``.npy`` file, or an ``.npz`` where outputs have names.
 
-The section ``handler:`` declares inputs and names outputs (see ``tensor_inputs``). Items of one shape share a forward
-pass; none is padded. Limits: 64 items a request, ``handler.max_bytes`` of an unpacked ``.npz``.
+The section ``handler:`` declares inputs and names outputs (see ``tensors/inputs.py``). Items of one shape share a
+forward pass; none is padded. Limits: 64 items a request, ``handler.max_bytes`` of an unpacked ``.npz``.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from tsbatch.request import Item, Request
 from tsbatch.resources import to_device
 from tsbatch.response import Reply
 from tsbatch.settings import Section
-from tsbatch.tasks.numpy_files import is_numpy, read_arrays, write_npy, write_npz
-from tsbatch.tasks.shapes import Groups, run_groups, same_shape
-from tsbatch.tasks.task import TaskHandler
-from tsbatch.tasks.tensor_inputs import Array, TensorInput, rows_of
+from tsbatch.tasks.shared.shapes import Groups, run_groups, same_shape
+from tsbatch.tasks.shared.task import TaskHandler
+from tsbatch.tasks.tensors.inputs import Array, TensorInput, rows_of
+from tsbatch.tasks.tensors.numpy_files import is_numpy, read_arrays, write_npy, write_npz
 
 NUMPY_TYPES = ("application/x-npy", "application/x-npz", "application/octet-stream")
 

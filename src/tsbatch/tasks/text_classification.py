@@ -7,7 +7,7 @@ Input: a text, ``{"text": "…", "text_pair": "…"}``, or a list of these. Para
     [{"label": "sports", "score": 0.98}, {"label": "politics", "score": 0.01}]        with top_k
 
 A text that is too long is cut, of a pair the longer one first. ``/explanations`` tells what each token added to a
-label's logit (``tasks/token_attributions.py``).
+label's logit (``tasks/text/token_attributions.py``).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pydantic import Field
 
 from tsbatch.errors import Unprocessable
 from tsbatch.request import Item
-from tsbatch.tasks.class_names import class_names
-from tsbatch.tasks.classifying import (
+from tsbatch.tasks.shared.class_names import class_names
+from tsbatch.tasks.shared.classifying import (
     LABEL_SCHEMA,
     LABELS_SCHEMA,
     ClassifyingParameters,
@@ -29,10 +29,10 @@ from tsbatch.tasks.classifying import (
     classify,
     usual_function,
 )
-from tsbatch.tasks.explaining import ExplainingParameters
-from tsbatch.tasks.sequence_classification import SequenceClassificationHandler
-from tsbatch.tasks.token_attributions import EXPLANATION_SCHEMA, explain_tokens
-from tsbatch.tasks.tokens import Tokens
+from tsbatch.tasks.shared.explaining import ExplainingParameters
+from tsbatch.tasks.text.sequence_classification import SequenceClassificationHandler
+from tsbatch.tasks.text.token_attributions import EXPLANATION_SCHEMA, explain_tokens
+from tsbatch.tasks.text.tokens import Tokens
 
 PAIR = frozenset({"text", "text_pair"})
 
@@ -111,7 +111,7 @@ class TextClassificationHandler(SequenceClassificationHandler):
         return classify(outputs, [item.parameters for item in items], self.names, self.usual)
 
     def explain_items(self, items: Sequence[Item]) -> list[Any]:
-        """What each token added to the logit of a label; see ``tasks/token_attributions.py``.
+        """What each token added to the logit of a label; see ``tasks/text/token_attributions.py``.
 
         Raises:
             NotSupported: this engine or model cannot, or Captum is missing.

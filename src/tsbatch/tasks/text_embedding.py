@@ -24,8 +24,8 @@ from tsbatch.errors import SettingsError, Unprocessable
 from tsbatch.request import Item, Request
 from tsbatch.resources import to_device
 from tsbatch.settings import Section
-from tsbatch.tasks.pooling import POOLINGS, Head, read_head
-from tsbatch.tasks.text import TextHandler
+from tsbatch.tasks.text.handler import TextHandler
+from tsbatch.tasks.text.pooling import POOLINGS, Head, read_head
 
 
 class EmbeddingOptions(Section):

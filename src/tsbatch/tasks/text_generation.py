@@ -1,7 +1,7 @@
 """text-generation: goes on after a text or a chat, with any decoder of transformers.
 
 Input: a text, a chat as ``{"messages": [{"role": "user", "content": "…"}]}``, or a list of these; one chat may also
-come as a list of its messages alone. Parameters: those of ``generation_parameters.py``, and ``num_return_sequences``,
+come as a list of its messages alone. Parameters: those of ``generation/parameters.py``, and ``num_return_sequences``,
 ``return_full_text``, ``stop_sequence``, ``handle_long_generation``, ``details``. Output for each item, as transformers'
 pipeline has it::
 
@@ -25,11 +25,11 @@ from pydantic import Field
 
 from tsbatch.errors import Unprocessable
 from tsbatch.request import Item, Request
-from tsbatch.tasks.chat import MESSAGE_SCHEMA, check_chat, is_message, render_chat
-from tsbatch.tasks.decoding import Plan
-from tsbatch.tasks.generating import EXAMPLE_PARAMETERS, GeneratingHandler, Prompt, again
-from tsbatch.tasks.generation_parameters import GenerationParameters, StopString, make_plan
-from tsbatch.tasks.tokens import Ids
+from tsbatch.tasks.generation.chat import MESSAGE_SCHEMA, check_chat, is_message, render_chat
+from tsbatch.tasks.generation.decoding import Plan
+from tsbatch.tasks.generation.handler import EXAMPLE_PARAMETERS, GeneratingHandler, Prompt, again
+from tsbatch.tasks.generation.parameters import GenerationParameters, StopString, make_plan
+from tsbatch.tasks.text.tokens import Ids
 
 
 class TextGenerationParameters(GenerationParameters):

@@ -1,6 +1,6 @@
 """translation: a text in another language, from any encoder-decoder of transformers (Marian, NLLB, mBART, T5 ...).
 
-Input: a text, or a list of texts. Parameters: ``src_lang`` and ``tgt_lang``, those of ``generation_parameters.py``, and
+Input: a text, or a list of texts. Parameters: ``src_lang`` and ``tgt_lang``, those of ``generation/parameters.py``, and
 ``truncation``. Output for each text, as transformers' pipeline has it::
 
     {"translation_text": "Guten Morgen."}
@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from tsbatch.errors import SettingsError, Unprocessable
-from tsbatch.tasks.encoder_decoder import (
+from tsbatch.tasks.generation.encoder_decoder import (
     EncoderDecoderHandler,
     EncoderDecoderOptions,
     EncoderDecoderParameters,

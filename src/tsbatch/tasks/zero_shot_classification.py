@@ -22,9 +22,9 @@ from pydantic import Field, field_validator
 from tsbatch.errors import LoadError, PayloadTooLarge, Unprocessable
 from tsbatch.request import Item, Request
 from tsbatch.settings import Section
-from tsbatch.tasks.classifying import Array, softmax
-from tsbatch.tasks.sequence_classification import SequenceClassificationHandler, spans
-from tsbatch.tasks.text import EXAMPLES
+from tsbatch.tasks.shared.classifying import Array, softmax
+from tsbatch.tasks.text.handler import EXAMPLES
+from tsbatch.tasks.text.sequence_classification import SequenceClassificationHandler, spans
 
 Label = Annotated[str, Field(max_length=1000)]
 

@@ -46,7 +46,8 @@ def test_what_is_needed_is_what_the_project_says():
 
 def test_the_worker_side_is_in_and_the_rest_is_not(bundled):
     names = set(bundled.files)
-    assert {"tsbatch/handler.py", "tsbatch/tasks/text.py", "tsbatch/models/loading.py", "tsbatch/metrics.yaml"} < names
+    assert {"tsbatch/handler.py", "tsbatch/models/loading.py", "tsbatch/metrics.yaml"} < names
+    assert {"tsbatch/tasks/tensor.py", "tsbatch/tasks/text/handler.py", "tsbatch/tasks/text/__init__.py"} < names
     assert {"pydantic/__init__.py", "yaml/__init__.py", "orjson/__init__.py", "numpy/__init__.py"} < names
     assert not [name for name in names if name.startswith(("tsbatch/ops", "torch/", "ts/", "transformers/"))]
     assert not [name for name in names if name.endswith(".pyc") or ".." in name or "__pycache__" in name]

@@ -1,0 +1,1 @@
+"""What the tasks that make text share."""

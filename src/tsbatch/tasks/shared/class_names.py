@@ -1,0 +1,65 @@
+"""The names of a model's classes, from the archive's labels or the model's own config."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tsbatch.errors import LoadError
+from tsbatch.tasks.shared.task import read_json
+
+FILE = "index_to_name.json"
+"""As TorchServe's own handlers name it (ts/torch_handler/vision_handler.py)."""
+
+
+def class_names(count: int, *, folder: Path, aux: Mapping[str, Any], config: Any = None) -> list[str]:
+    """One name for each of ``count`` classes.
+
+    Looked up in ``aux["labels"]``, then in ``index_to_name.json``, then in the model config's ``id2label``; without
+    any of them LABEL_0, LABEL_1 ..., as transformers has it.
+
+    Args:
+        count: the classes.
+        folder: the unpacked archive.
+        aux: the handler's auxiliary files.
+        config: a transformers config.
+
+    Raises:
+        LoadError: the labels are no list and no mapping of numbers to names, or too few or too many.
+    """
+    where, given = "the auxiliary file 'labels'", aux.get("labels")
+    if given is None:
+        where, given = FILE, read_json(folder / FILE)
+    if given is None:
+        where, given = "id2label of config.json", getattr(config, "id2label", None)
+    if not given:
+        return [f"LABEL_{index}" for index in range(count)]
+    named = _by_index(given, where)
+    if sorted(named) != list(range(count)):
+        raise LoadError(f"{where}: has labels for {_brief(named)}, and the model has {count} classes, 0 to {count - 1}")
+    return [named[index] for index in range(count)]
+
+
+def _by_index(given: Any, where: str) -> dict[int, str]:
+    if isinstance(given, str):
+        given = given.splitlines()
+    try:
+        pairs = given.items() if isinstance(given, Mapping) else enumerate(given)
+        return {int(index): _name(label) for index, label in pairs}
+    except (TypeError, ValueError):
+        expected = '["cat", "dog"] or {"0": "cat", "1": "dog"}'
+        raise LoadError(f"{where}: cannot be read as labels; expected {expected}") from None
+
+
+def _name(label: Any) -> str:
+    # ImageNet's list has two names for each: ["n01440764", "tench"].
+    if isinstance(label, list) and label:
+        label = label[-1]
+    if not isinstance(label, str):
+        raise ValueError(label)
+    return label
+
+
+def _brief(named: Mapping[int, str]) -> str:
+    return f"{len(named)} classes, {min(named)} to {max(named)}" if named else "no class"

@@ -1,0 +1,1 @@
+"""What the task on numbers is made of."""

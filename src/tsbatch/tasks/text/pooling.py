@@ -1,0 +1,173 @@
+"""From token states to one vector a text, the way sentence-transformers describes it in its model folders.
+
+``modules.json`` lists what follows the transformer: pooling, dense layers, normalisation. Whoever trained the model
+chose them; leaving one out gives plausible, wrong vectors, so an unknown one is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from tsbatch.errors import LoadError
+from tsbatch.tasks.shared.task import read_json
+
+Pooling = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""States (n, tokens, width) and attention mask (n, tokens) to vectors (n, width)."""
+
+
+def _mean(states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    weights = mask.unsqueeze(-1).to(states.dtype)
+    return (states * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
+
+
+def _mean_sqrt(states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    weights = mask.unsqueeze(-1).to(states.dtype)
+    return (states * weights).sum(1) / weights.sum(1).clamp(min=1e-9).sqrt()
+
+
+def _weighted_mean(states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    # SGPT (Muennighoff, 2022): later tokens weigh more, since a causal model has seen more by then.
+    places = torch.arange(1, states.shape[1] + 1, device=states.device)
+    weights = (mask * places).unsqueeze(-1).to(states.dtype)
+    return (states * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
+
+
+def _max(states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return states.masked_fill(mask.unsqueeze(-1) == 0, torch.finfo(states.dtype).min).amax(1)
+
+
+def _first(states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    del mask  # padding is on the right
+    return states[:, 0]
+
+
+def _last(states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return states[torch.arange(states.shape[0], device=states.device), mask.sum(1) - 1]
+
+
+POOLINGS: Final[Mapping[str, Pooling]] = {
+    "cls": _first,
+    "last": _last,
+    "max": _max,
+    "mean": _mean,
+    "mean_sqrt_len": _mean_sqrt,
+    "weighted_mean": _weighted_mean,
+}
+# The names of 1_Pooling/config.json: one switch a mode until sentence-transformers 5.2, one string since.
+_SWITCHES: Final = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len",
+    "pooling_mode_weightedmean_tokens": "weighted_mean",
+    "pooling_mode_lasttoken": "last",
+}
+_STRINGS: Final = {"weightedmean": "weighted_mean", "mean_sqrt_len_tokens": "mean_sqrt_len", "lasttoken": "last"}
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What turns token states into the vector of a text.
+
+    Attributes:
+        poolings: names of :data:`POOLINGS`; several are concatenated, in this order.
+        dense: layers after the pooling.
+        normalize: divide by the length at the end.
+        max_length: tokens the model was trained for, or None.
+        prompts: prefixes by name.
+        default_prompt: the name of the one to use when a request asks for none.
+        lower: the model was trained on lower case, and its tokenizer alone does not see to it.
+    """
+
+    poolings: tuple[str, ...] = ("mean",)
+    dense: tuple[torch.nn.Module, ...] = ()
+    normalize: bool = True
+    max_length: int | None = None
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt: str | None = None
+    lower: bool = False
+
+    def __call__(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """States (n, tokens, width) and mask (n, tokens) to vectors (n, dimensions), not yet normalised."""
+        vectors = torch.cat([POOLINGS[name](states, mask) for name in self.poolings], dim=-1)
+        for layer in self.dense:
+            vectors = layer(vectors)
+        return vectors
+
+
+def read_head(model_dir: Path, device: torch.device) -> Head:
+    """The head that the folder's sentence-transformers files describe; mean and normalised without them.
+
+    Raises:
+        LoadError: a broken file, or a module that tsbatch does not know.
+    """
+    modules = read_json(model_dir / "modules.json")
+    sentence = _mapping(read_json(model_dir / "sentence_bert_config.json"))
+    prompting = _mapping(read_json(model_dir / "config_sentence_transformers.json"))
+    about: dict[str, Any] = {
+        "max_length": sentence.get("max_seq_length"),
+        "prompts": prompting.get("prompts") or {},
+        "default_prompt": prompting.get("default_prompt_name"),
+        "lower": bool(sentence.get("do_lower_case")),
+    }
+    if not isinstance(modules, list):
+        pooling = model_dir / "1_Pooling"
+        return Head(poolings=_read_poolings(pooling) if pooling.is_dir() else ("mean",), **about)
+    poolings: tuple[str, ...] = ("mean",)
+    dense: list[torch.nn.Module] = []
+    normalize = False
+    for module in modules[1:]:
+        kind, folder = str(module.get("type", "")).rsplit(".", 1)[-1], model_dir / str(module.get("path", ""))
+        if kind == "Pooling":
+            poolings = _read_poolings(folder)
+        elif kind == "Dense":
+            dense.append(_read_dense(folder, device))
+        elif kind == "Normalize":
+            normalize = True
+        elif kind != "Dropout":  # does nothing in evaluation mode
+            raise LoadError(f"modules.json: tsbatch does not know the module {kind!r}; write a handler of your own")
+    return Head(poolings=poolings, dense=tuple(dense), normalize=normalize, **about)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _read_poolings(folder: Path) -> tuple[str, ...]:
+    config = read_json(folder / "config.json")
+    where = f"{folder.name}/config.json"
+    if not isinstance(config, Mapping):
+        raise LoadError(f"{where}: no such file in the archive, though modules.json needs it; pack sub-folders too")
+    if config.get("include_prompt", True) is False:
+        raise LoadError(f"{where}: include_prompt is false, which tsbatch does not do; write a handler of your own")
+    mode = config.get("pooling_mode")
+    modes: Sequence[str] = [mode] if isinstance(mode, str) else list(mode or ())
+    named = tuple(_STRINGS.get(name, name) for name in modes) or tuple(
+        name for switch, name in _SWITCHES.items() if config.get(switch)
+    )
+    unknown = [name for name in named if name not in POOLINGS]
+    if unknown or not named:
+        raise LoadError(f"{where}: unknown pooling {unknown or 'none'}; known are {', '.join(POOLINGS)}")
+    return named
+
+
+def _read_dense(folder: Path, device: torch.device) -> torch.nn.Module:
+    from tsbatch.models.loading import load_weights
+
+    config = _mapping(read_json(folder / "config.json"))
+    name = str(config.get("activation_function", "torch.nn.modules.linear.Identity")).rsplit(".", 1)[-1]
+    activation = getattr(torch.nn, name, None)
+    if activation is None or "in_features" not in config or "out_features" not in config:
+        raise LoadError(f"{folder.name}/config.json: not a dense layer that tsbatch knows")
+    linear = torch.nn.Linear(config["in_features"], config["out_features"], bias=bool(config.get("bias", True)))
+    layers = torch.nn.Sequential()
+    layers.add_module("linear", linear)  # the name that its weights are saved under
+    layers.add_module("activation", activation())
+    weights = folder / "model.safetensors"
+    load_weights(layers, weights if weights.is_file() else folder / "pytorch_model.bin", device)
+    return layers.eval().requires_grad_(False)
