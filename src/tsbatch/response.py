@@ -6,10 +6,16 @@ test's sink keeps them in a list. Bodies are ready bytes: nothing after the loop
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 JSON = "application/json"
+
+_NOT_IN_A_NAME = re.compile(r"[^0-9A-Za-z!#$%&'*+.^_`|~-]")
+"""What a header's name cannot hold (RFC 9110, 5.6.2): Netty refuses it and TorchServe's worker dies."""
+_SERVERS_OWN = frozenset({"content-type", "content-length", "transfer-encoding", "connection", "ts_stream_next"})
+"""Headers that frame the answer: the server sets them, and a handler's would break the answer or replace its type."""
 
 
 @dataclass(slots=True)
@@ -51,3 +57,22 @@ class ListSink:
         if missing:
             raise RuntimeError(f"no reply for the requests at {missing}")
         return [reply for reply in self._replies if reply is not None]
+
+
+def sendable_headers(reply: Reply) -> dict[str, str]:
+    """The reply's headers as any server takes them: valid names, values in ASCII, none of those that frame it."""
+    named = ((_NOT_IN_A_NAME.sub("-", str(name)), value) for name, value in reply.headers.items())
+    return {name: _ascii(value) for name, value in named if name and name.lower() not in _SERVERS_OWN}
+
+
+def sendable_type(reply: Reply) -> str:
+    """The reply's content type, likewise."""
+    return _ascii(reply.content_type) or JSON
+
+
+def _ascii(value: Any) -> str:
+    """Text that may stand in a header: printable ASCII, no line breaks (Netty refuses them and the worker dies)."""
+    text = str(value)
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(character if " " <= character <= "~" else "?" for character in text)

@@ -8,7 +8,6 @@ ts/protocol/otf_message_handler.py of version 0.12.0.
 from __future__ import annotations
 
 import logging
-import re
 import socket
 import sys
 import time
@@ -22,7 +21,7 @@ from tsbatch.answer import encode_error
 from tsbatch.context import ModelContext
 from tsbatch.errors import STOPS, LoadError, StageFailed
 from tsbatch.request import Headers, Kind, Request
-from tsbatch.response import JSON, Reply
+from tsbatch.response import Reply, sendable_headers, sendable_type
 from tsbatch.telemetry import COUNTERS, REQUEST_START, BatchRecord, emit, parse_request_start
 
 if TYPE_CHECKING:
@@ -35,12 +34,6 @@ READ_AHEAD = 65_536
 """Bytes asked of the socket at once."""
 UNITS = {"ms": "Milliseconds", "percent": "Percent"}
 """Names of units as ts/metrics/unit.py writes them."""
-
-
-_NOT_IN_A_NAME = re.compile(r"[^0-9A-Za-z!#$%&'*+.^_`|~-]")
-"""What a header's name cannot hold (RFC 9110, 5.6.2): Netty refuses it and the worker dies."""
-_SERVERS_OWN = frozenset({"content-type", "content-length", "transfer-encoding", "connection", "ts_stream_next"})
-"""Headers that frame the answer: TorchServe sets them, and a handler's would break the answer or replace its type."""
 
 
 class StandInBase:
@@ -188,11 +181,9 @@ class ContextSink:
         self.missing.discard(index)
         if reply.status != 200:
             self._context.set_response_status(reply.status, _phrase(reply.status), index)
-        self._context.set_response_content_type(index, _ascii(reply.content_type) or JSON)
-        for name, value in reply.headers.items():
-            key = _NOT_IN_A_NAME.sub("-", str(name))
-            if key and key.lower() not in _SERVERS_OWN:
-                self._context.set_response_header(index, key, _ascii(value))
+        self._context.set_response_content_type(index, sendable_type(reply))
+        for name, value in sendable_headers(reply).items():
+            self._context.set_response_header(index, name, value)
 
 
 def _phrase(status: int) -> str:
@@ -200,14 +191,6 @@ def _phrase(status: int) -> str:
         return HTTPStatus(status).phrase
     except ValueError:
         return "Unknown"
-
-
-def _ascii(value: Any) -> str:
-    """Text that may stand in a header: printable ASCII, no line breaks (Netty refuses them and the worker dies)."""
-    text = str(value)
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(character if " " <= character <= "~" else "?" for character in text)
 
 
 def serve_batch(handler: BatchHandler, rows: Any, context: Any) -> list[bytes]:
