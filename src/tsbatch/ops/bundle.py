@@ -40,8 +40,8 @@ def with_bundle(archive: Archive) -> Archive:
     Raises:
         UsageError: something needed is not installed here, or the archive has a file of one of these names.
     """
-    found = _packages(archive.config["tsbatch"])
-    files = dict(_own_files())
+    found = worker_packages(archive.config["tsbatch"], why="--bundle")
+    files: dict[str, Path | bytes] = dict(own_files())
     for package in found:
         files.update(_files_of(package))
     names = sorted({"tsbatch", *(PurePosixPath(name).parts[0].removesuffix(".py") for name in files)})
@@ -56,11 +56,21 @@ def with_bundle(archive: Archive) -> Archive:
     )
 
 
-def _packages(section: Mapping[str, Any]) -> list[Distribution]:
+def worker_packages(section: Mapping[str, Any], *, why: str) -> list[Distribution]:
+    """What a worker imports beyond torch, torchserve and, for a transformers model, what transformers brings.
+
+    Args:
+        section: ``tsbatch:`` of the archive's model-config.yaml.
+        why: the option that asks for it, for the error.
+
+    Raises:
+        UsageError: one of them is not installed here.
+    """
     wanted = needs(section.get("task"))
     absent = WITH_TRANSFORMERS if wanted.transformers else frozenset()
     roots = [*NEEDED, *wanted.packages, *_of_engine(section.get("engine", "eager"))]
-    return _with_their_needs([root for root in roots if _canonical(root) not in absent], SERVERS_OWN | absent)
+    kept = [root for root in roots if _canonical(root) not in absent]
+    return _with_their_needs(kept, SERVERS_OWN | absent, why)
 
 
 def _of_engine(name: str) -> list[str]:
@@ -72,7 +82,7 @@ def _of_engine(name: str) -> list[str]:
     return [home for module in find_engine(name).needs for home in homes.get(module, [module])]
 
 
-def _with_their_needs(roots: Iterable[str], left_out: frozenset[str]) -> list[Distribution]:
+def _with_their_needs(roots: Iterable[str], left_out: frozenset[str], why: str) -> list[Distribution]:
     """The distributions and all that they need, sorted by name."""
     from packaging.requirements import Requirement
 
@@ -85,13 +95,14 @@ def _with_their_needs(roots: Iterable[str], left_out: frozenset[str]) -> list[Di
         try:
             found[name] = distribution(name)
         except PackageNotFoundError:
-            raise UsageError(f"--bundle: the package {name} is not installed here: pip install {name}") from None
+            raise UsageError(f"{why}: the package {name} is not installed here: pip install {name}") from None
         needs = [Requirement(text) for text in found[name].requires or ()]
         todo += [need.name for need in needs if need.marker is None or need.marker.evaluate({"extra": ""})]
     return [found[name] for name in sorted(found)]
 
 
-def _own_files() -> Iterator[tuple[str, Path | bytes]]:
+def own_files() -> Iterator[tuple[str, Path]]:
+    """The worker side of tsbatch: path below the folder that is on PYTHONPATH, and where the file lies here."""
     spec = importlib.util.find_spec("tsbatch")
     assert spec is not None
     assert spec.origin is not None

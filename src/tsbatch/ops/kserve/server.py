@@ -1,0 +1,54 @@
+"""The config.properties of TorchServe in a pod, and the command that starts it."""
+
+from __future__ import annotations
+
+from tsbatch.ops.kserve.facts import Facts
+from tsbatch.ops.kserve.resources import HEAP
+
+INFERENCE_PORT, MANAGEMENT_PORT, METRICS_PORT = 8080, 8081, 8082
+MOUNT = "/mnt/models"
+"""Where KServe's storage initializer puts what lies at the storage URI."""
+
+CONFIG = "config/config.properties"
+METRICS = "config/metrics.yaml"
+STORE = "model-store"
+
+RUNTIME_COMMAND = ("torchserve", "--start", f"--model-store={MOUNT}/{STORE}", f"--ts-config={MOUNT}/{CONFIG}")
+"""What KServe's runtime kserve-torchserve starts (config/runtimes/kserve-torchserve.yaml)."""
+
+MORE_ARGUMENTS = ("--foreground", "--ncs")
+"""What we add to it: KServe appends a predictor's arguments to the runtime's. The container lives as long as
+TorchServe, and no snapshot of an earlier run decides what is loaded."""
+
+
+def config_properties(facts: Facts, *, mount: str = MOUNT, ports: tuple[int, int, int] | None = None) -> str:
+    """The file's text.
+
+    Args:
+        facts: the archive.
+        mount: where the storage lies in the pod.
+        ports: for inference, management and metrics.
+    """
+    inference, management, metrics = ports or (INFERENCE_PORT, MANAGEMENT_PORT, METRICS_PORT)
+    lines = [
+        "# TorchServe in a pod of KServe; written by tsbatch kserve.",
+        f"inference_address=http://0.0.0.0:{inference}",
+        "# The probes alone ask it, from inside the pod.",
+        f"management_address=http://127.0.0.1:{management}",
+        f"metrics_address=http://0.0.0.0:{metrics}",
+        f"model_store={mount}/{STORE}",
+        f"load_models={facts.path.name}",
+        "# KServe's clients have no token of TorchServe's.",
+        "disable_token_authorization=true",
+        "# /v1/models/NAME:predict and /v2/models/NAME/infer reach the handler as they are. KServe sets",
+        "# TS_SERVICE_ENVELOPE, and its envelopes answer only the first request of a batch: enable_envvars_config",
+        "# stays off.",
+        "ts_open_inference_protocol=true",
+        "# What autoscaling asks for.",
+        "metrics_mode=prometheus",
+        f"metrics_config={mount}/{METRICS}",
+        f"vmargs=-Xmx{HEAP}m -XX:+ExitOnOutOfMemoryError",
+    ]
+    if facts.requirements:
+        lines += ["# The archive names requirements.", "install_py_dep_per_model=true"]
+    return "\n".join([*lines, ""])
