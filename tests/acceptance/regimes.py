@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 import itertools
 import random
 import re
@@ -247,6 +248,7 @@ class Run:
     model: str
     answers: Answers
     known: Known
+    log_file: int
     log_from: int
     cpu_seconds: float
 
@@ -261,10 +263,10 @@ def run(server: Server, model: str, load: Load) -> Run:
     with server.management() as management:
         known = known_of(management, model)
         pids = [worker["pid"] for worker in management.describe(model)["workers"]]
-    log_from, before = (server.log_dir / LOG).stat().st_size, cpu_seconds(pids)
+    log, before = (server.log_dir / LOG).stat(), cpu_seconds(pids)
     answers = Client(server, model).run(load)
     used = cpu_seconds(pids) - before
-    return Run(model, answers, known, log_from, used)
+    return Run(model, answers, known, log.st_ino, log.st_size, used)
 
 
 def cpu_seconds(pids: Sequence[int]) -> float:
@@ -284,11 +286,14 @@ def p50(samples: Samples) -> float:
 
 def log_of(server: Server, run: Run, folder: Path) -> Path:
     """A log folder that holds this run and nothing of its warm-up."""
-    time.sleep(1)  # its last lines are written
+    time.sleep(2)  # its last lines are written, and what was rotated is compressed
     folder.mkdir()
-    with (server.log_dir / LOG).open("rb") as log:
-        log.seek(run.log_from)
-        (folder / LOG).write_bytes(log.read())
+    log = server.log_dir / LOG
+    text = log.read_bytes()
+    if log.stat().st_ino != run.log_file:  # TorchServe began a new one at 100 MB, or at midnight
+        rotated = max(server.log_dir.glob("ts_log.*.gz"), key=lambda file: file.stat().st_mtime)
+        text = gzip.decompress(rotated.read_bytes()) + text
+    (folder / LOG).write_bytes(text[run.log_from :])
     return folder
 
 
