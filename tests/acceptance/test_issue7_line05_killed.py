@@ -78,13 +78,16 @@ def private_ones() -> list[str]:
 
 
 def marked_by_others(server) -> list[int]:
-    """Processes of any server of ours but the one in use."""
+    """Processes of any server that was started from here but the one in use."""
     found = []
     for process in psutil.process_iter():
         try:
-            mark = process.environ().get(MARK, "")
+            variables = process.environ()
         except (psutil.Error, OSError):
             continue
+        mark = variables.get(MARK, "")
+        if variables.get("TSBATCH_STATE_DIR") != os.environ["TSBATCH_STATE_DIR"]:
+            continue  # somebody else's tests
         if mark and mark != str(server.instance.work_dir) and process.status() != psutil.STATUS_ZOMBIE:
             found.append(process.pid)
     return found
