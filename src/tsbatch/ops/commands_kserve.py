@@ -102,7 +102,7 @@ def _show(folder: Path, facts: Facts, wanted: Wanted, asked: Resources, pods: Sc
         *([("scaled by", f"{query(facts, pods)} over {target(facts, pods):g}")] if pods.automatic else []),
     ]
     for what, value in rows:
-        typer.echo(f"{what:18} {value}")
+        typer.echo(f"{what:18} {' '.join(value.split())}")
     for note in [*_notes(facts, wanted, pods), TRIED]:
         console.say(f"note: {note}")
     typer.echo("next:")

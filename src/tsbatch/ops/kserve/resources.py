@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from tsbatch.ops.kserve.facts import Facts
 
 MEBI = 1 << 20
-GIBI = 1 << 30
 STEP = 64 * MEBI
 HEAP = 512
 """MiB of Java's heap. Left alone, Java takes a quarter of the pod's memory, which the workers then lack."""
 
 FRONTEND = 2 * HEAP * MEBI
 """Bytes of TorchServe's frontend: the heap, and as much beside it for buffers of requests and for Java itself."""
+
+LOGS = 5 * 6 * 100 * 10**6
+"""Bytes of TorchServe's logs at most: five files of 100 MB, each with five older ones (its log4j2.xml)."""
 
 ROOM = 1.2
 """What was measured, times this: larger requests than the samples, and what grows with time."""
@@ -29,7 +31,7 @@ class Resources:
     Attributes:
         cpu: cores.
         memory: bytes.
-        disk: bytes of its own file system: the storage's copy and what TorchServe unpacks.
+        disk: bytes of its own file system: the storage's copy, what TorchServe unpacks, and its logs.
         gpus: whole ones.
         reason: how the memory came about.
     """
@@ -70,7 +72,7 @@ def resources(facts: Facts, *, gpus: int | None = None) -> Resources:
     return Resources(
         cpu=facts.workers * facts.threads,
         memory=memory,
-        disk=_rounded(2 * facts.unpacked + GIBI),
+        disk=_rounded(2 * facts.unpacked + LOGS),
         gpus=int(facts.gpu) if gpus is None else gpus,
         reason=(
             f"{FRONTEND // MEBI} MiB for TorchServe's frontend + {ROOM} × {workers / MEBI:.0f} MiB measured for "

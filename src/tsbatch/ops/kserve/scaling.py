@@ -73,8 +73,10 @@ def query(facts: Facts, scaling: Scaling) -> str:
     where = f', namespace="{scaling.namespace}"' if scaling.namespace else ""
     if not facts.counts:
         return f'sum(rate({WAITING}{{model_name="{facts.name}"{where}}}[{WINDOW}])) / {MICROSECONDS:g}'
-    rates = (f'sum(rate({stage.capitalize()}Time{{ModelName="{facts.name}"{where}}}[{WINDOW}]))' for stage in STAGES)
-    return f"({' + '.join(rates)}) / {MILLISECONDS:g}"
+    rates = "\n + ".join(
+        f'sum(rate({stage.capitalize()}Time{{ModelName="{facts.name}"{where}}}[{WINDOW}]))' for stage in STAGES
+    )
+    return f"({rates}\n) / {MILLISECONDS:g}\n"
 
 
 def target(facts: Facts, scaling: Scaling) -> float:
