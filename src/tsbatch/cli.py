@@ -46,6 +46,10 @@ EXTRAS = {
     "tokenizers": "transformers",
     "safetensors": "transformers",
     "PIL": "image",
+    "ray": "ray",
+    "starlette": "ray",
+    "python_multipart": "ray",
+    "smart_open": "ray",
 }
 """The extra that brings each import which a plain ``pip install tsbatch`` lacks."""
 
@@ -107,6 +111,7 @@ def build_app() -> typer.Typer:
         commands_new,
         commands_package,
         commands_plan,
+        commands_ray,
         commands_reconfigure,
         commands_server,
         commands_simulate,
@@ -138,6 +143,7 @@ def build_app() -> typer.Typer:
         commands_inspect,
         commands_server,
         commands_reconfigure,
+        commands_ray,
         commands_kserve,
         commands_top,
         commands_measure,

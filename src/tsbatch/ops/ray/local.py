@@ -1,0 +1,118 @@
+"""A Ray of one node on this machine, started by ``tsbatch ray deploy --local`` and ended by ``undeploy``.
+
+It listens on 127.0.0.1 alone and lives on when the command ends. What belongs to it is found again by an environment
+variable that all of its processes inherit, so that ending it ends nothing else (``ray stop`` would end every Ray here).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from tsbatch.ops.failure import ServerError
+from tsbatch.ops.instance import state_folder
+from tsbatch.ops.ports import free_ports
+from tsbatch.ops.processes import MARK, ProcessRef, apart, end_marked
+from tsbatch.ops.tokens import write_private
+
+SECONDS_TO_START: Final = 60
+OBJECT_STORE: Final = 100_000_000
+"""Bytes; requests and answers travel past it."""
+ENVIRONMENT: Final = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Despite its name this is what keeps all of Ray's own ports on 127.0.0.1.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRay:
+    """The Ray that was started here.
+
+    Attributes:
+        address: as ``127.0.0.1:6379``.
+        work_dir: its private folder.
+        process: ``ray start --block``, the parent of the rest.
+    """
+
+    address: str
+    work_dir: str
+    process: ProcessRef
+
+
+def start() -> LocalRay:
+    """Start it, and wait until it takes connections.
+
+    Raises:
+        ServerError: it ended, or did not come up.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="tsb-ray-"))  # short: Ray's sockets lie in it, and their paths have 107 bytes
+    port, metrics, agent, client = free_ports(4)
+    command = [
+        *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"),
+        *("--node-ip-address=127.0.0.1", f"--port={port}", f"--temp-dir={folder}", "--include-dashboard=false"),
+        *(f"--metrics-export-port={metrics}", f"--dashboard-agent-listen-port={agent}"),
+        *(f"--ray-client-server-port={client}", f"--object-store-memory={OBJECT_STORE}"),
+    ]
+    with (folder / "start.log").open("wb") as log:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, **ENVIRONMENT, MARK: str(folder)},
+            **apart(),
+        )
+    found = LocalRay(f"127.0.0.1:{port}", str(folder), ProcessRef.of(process.pid))
+    write_private(_state_file(), json.dumps(asdict(found)))
+    deadline = time.monotonic() + SECONDS_TO_START
+    while "Ray runtime started" not in (said := (folder / "start.log").read_text("utf-8", "replace")):
+        if process.poll() is not None or time.monotonic() > deadline:
+            end(found)
+            lines = [line.strip() for line in said.splitlines() if line.strip()] or ["it said nothing"]
+            raise ServerError(f"Ray could not be started here: {lines[-1][:300]}")
+        time.sleep(0.1)
+    return found
+
+
+def running() -> LocalRay | None:
+    """The one that runs; None when there is none, or it has ended."""
+    try:
+        state = json.loads(_state_file().read_text(encoding="utf-8"))
+        found = LocalRay(state["address"], state["work_dir"], ProcessRef(**state["process"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if found.process.running():
+        return found
+    end(found)
+    return None
+
+
+def end(found: LocalRay) -> None:
+    """End it and all that it started, and remove its folder."""
+    found.process.terminate()
+    found.process.wait_gone(10)
+    end_marked(found.work_dir)
+    psutil.wait_procs([child for child in psutil.Process().children() if child.pid == found.process.pid], timeout=1)
+    shutil.rmtree(found.work_dir, ignore_errors=True)
+    _state_file().unlink(missing_ok=True)
+
+
+def logs() -> str:
+    """Where its logs lie."""
+    found = running()
+    return str(Path(found.work_dir, "session_latest", "logs")) if found else "gone with it"
+
+
+def _state_file() -> Path:
+    return state_folder() / "ray" / "local.json"

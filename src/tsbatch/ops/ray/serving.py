@@ -1,0 +1,220 @@
+"""Ray Serve's applications: deploy one and wait until it answers, list them, remove one."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from tsbatch.errors import UsageError
+from tsbatch.ops.failure import LoadFailed, ServerError
+from tsbatch.ray.archives import Source
+from tsbatch.ray.proxy import CALLBACK, VARIABLE
+from tsbatch.ray.settings import RaySettings
+
+READY: Final = "RUNNING"
+TRIES: Final = 2
+"""How often a replica that cannot load is tried anew before the deployment has failed."""
+SECONDS_TO_SCHEDULE: Final = 120.0
+"""What Ray may take to find a place and start a process, beside what the replica takes to load."""
+_REASON = re.compile(r"\b(?:LoadError|SettingsError): (.+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Http:
+    """Where Serve's proxies listen, where they are not there yet."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployed:
+    """An application that answers.
+
+    Attributes:
+        name, version: the model's.
+        url: where it answers.
+        settings: as which it runs.
+        remarks: what else the person should know.
+    """
+
+    name: str
+    version: str
+    url: str
+    settings: RaySettings
+    remarks: tuple[str, ...] = ()
+
+
+def deploy(
+    source: Source, settings: RaySettings, *, route: str, http: Http, tell: Callable[[str], None], surge: int | None
+) -> Deployed:
+    """Deploy an archive on the cluster that this process is connected to, and wait until all replicas answer.
+
+    Raises:
+        UsageError: the cluster cannot have it: no node is large enough, or the route is taken.
+        LoadFailed: its replicas cannot load.
+        ServerError: they do not come up in time.
+    """
+    from ray import serve
+
+    from tsbatch.ray.deploying import application
+
+    _start_serve(http)
+    before = _details()
+    _check_room(settings)
+    _check_route(before, settings.name, route)
+    there = settings.name in before["applications"]
+    settings = replace(settings, surge=_surge(settings, there=there) if surge is None else surge)
+    remarks = ("no room beside the old replicas: each was ended before a new one took its place",)
+    target = serve.RunTarget(
+        application(source, settings, {"max_constructor_retry_count": TRIES}), settings.name, route
+    )
+    since = time.time()
+    serve.run_many([target], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
+    _wait(settings, since, tell)
+    return Deployed(
+        name=settings.name,
+        version=source.version,
+        url=f"{_address(_details())}{route.rstrip('/')}/predictions/{settings.name}",
+        settings=settings,
+        remarks=remarks if there and settings.surge == 0 else (),
+    )
+
+
+def _start_serve(http: Http) -> None:
+    """Start Serve where it does not run, with our answer to requests that are lost with their replica."""
+    from ray import serve
+
+    if not serve.status().proxies:
+        serve.start(
+            proxy_location="EveryNode",
+            http_options={"host": http.host, "port": http.port},
+            controller_options={"runtime_env": {"env_vars": {VARIABLE: CALLBACK}}},
+        )
+
+
+def _details() -> dict[str, Any]:
+    """What Serve's controller knows, as its REST API tells it; without applications where Serve does not run."""
+    from ray.serve.context import _get_global_client
+
+    client = _get_global_client(raise_if_no_controller_running=False)
+    return dict(client.get_serve_details()) if client else {"applications": {}, "http_options": None, "proxies": {}}
+
+
+def _check_room(settings: RaySettings) -> None:
+    from tsbatch.ops.ray.cluster import nodes
+
+    alive = [node for node in nodes() if node["alive"]]
+    if not any(node["cpus"] >= settings.cpus and node["gpus"] >= settings.gpus for node in alive):
+        largest = max(alive, key=lambda node: (node["gpus"], node["cpus"]))
+        raise UsageError(
+            f"{settings.name}: a replica reserves {settings.cpus:g} cores and {settings.gpus:g} GPUs, and the largest"
+            f" of the cluster's {len(alive)} nodes has {largest['cpus']:g} and {largest['gpus']:g}; see --cpus, --gpus"
+        )
+
+
+def _check_route(details: Mapping[str, Any], name: str, route: str) -> None:
+    if not route.startswith("/") or (route != "/" and route.endswith("/")):
+        raise UsageError(f"--route is {route!r}; expected / or one like /{name}")
+    for other, about in details["applications"].items():
+        if other != name and about.get("route_prefix") == route:
+            raise UsageError(
+                f"the application {other} answers at {route} already: give --route /{name}, with which the addresses of"
+                f" {name} begin then, or remove it: tsbatch ray undeploy {other}"
+            )
+
+
+def _surge(settings: RaySettings, *, there: bool) -> int:
+    """All new replicas before the old ones end, where the cluster has room for at least one."""
+    import ray
+
+    free = ray.available_resources()
+    fits = free.get("CPU", 0.0) >= settings.cpus and free.get("GPU", 0.0) >= settings.gpus
+    return 100 if fits or not there else 0
+
+
+def _wait(settings: RaySettings, since: float, tell: Callable[[str], None]) -> None:
+    limit = SECONDS_TO_SCHEDULE + settings.startup_timeout * (1 + TRIES)
+    while True:
+        about = _details()["applications"].get(settings.name) or {}
+        status, deployments = about.get("status"), about.get("deployments") or {}
+        message = " ".join([str(about.get("message") or ""), *(str(one["message"]) for one in deployments.values())])
+        fresh = float(about.get("last_deployed_time_s") or 0) >= since - 1
+        if fresh and status == READY:
+            return
+        if fresh and status in ("DEPLOY_FAILED", "UNHEALTHY"):
+            raise LoadFailed(settings.name, reason_in(message))
+        if time.time() - since > limit:
+            raise ServerError(
+                f"{settings.name}: not all replicas answer after {limit:g} s ({status or 'nothing known'}):"
+                f" {reason_in(message)}; tsbatch ray status shows how it goes on"
+            )
+        states = [replica["state"] for one in deployments.values() for replica in one["replicas"]]
+        tell(f"{settings.name}: {states.count(READY)} of {len(states)} replicas answer")
+        time.sleep(0.3)
+
+
+def reason_in(message: str) -> str:
+    """What a person wants to know of Ray's message, which is a traceback in a traceback."""
+    found: list[str] = _REASON.findall(message)
+    if found:
+        return found[-1].strip()
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    return lines[-1][:500] if lines else "Ray says nothing more"
+
+
+def _address(details: Mapping[str, Any]) -> str:
+    options = details["http_options"]
+    host = "127.0.0.1" if options["host"] in ("0.0.0.0", "::") else options["host"]  # noqa: S104  compared, not listened on
+    return f"http://{host}:{options['port']}"
+
+
+def status() -> list[dict[str, Any]]:
+    """Every application on the cluster."""
+    details = _details()
+    return [_application(details, name, about) for name, about in sorted(details["applications"].items())]
+
+
+def _application(details: Mapping[str, Any], name: str, about: Mapping[str, Any]) -> dict[str, Any]:
+    deployments = about["deployments"]
+    message = " ".join([about["message"], *(one["message"] for one in deployments.values())]).strip()
+    healthy = about["status"] == READY
+    return {
+        "name": name,
+        "status": about["status"],
+        "message": "" if healthy else reason_in(message),
+        "url": f"{_address(details)}{(about['route_prefix'] or '/').rstrip('/')}/predictions/{name}",
+        "deployments": {
+            key: {
+                "status": one["status"],
+                "wanted": one["target_num_replicas"],
+                "replicas": [
+                    {"id": replica["replica_id"], "state": replica["state"], "node": (replica["node_id"] or "")[:12]}
+                    for replica in one["replicas"]
+                ],
+            }
+            for key, one in deployments.items()
+        },
+    }
+
+
+def undeploy(name: str) -> list[str]:
+    """Remove an application once its requests are answered.
+
+    Returns:
+        The applications that are left.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    from ray import serve
+
+    there = sorted(_details()["applications"])
+    if name not in there:
+        known = ", ".join(there) or "none"
+        raise UsageError(f"no application named {name!r} is deployed; deployed: {known}")
+    serve.delete(name)
+    return [other for other in there if other != name]

@@ -1,0 +1,26 @@
+"""The same archive on Ray Serve: each replica opens it and answers through the handler's own loop.
+
+::
+
+    HTTP ─ Ray's proxy ─ replica: routes → reading → Ray's batching → batches ─ handler.run_batch ─ reply
+
+``tsbatch ray deploy`` does it from the command line; :func:`deployment` is for applications written in Python.
+Needs the extra ``tsbatch[ray]``. docs/ray.md says how each setting maps.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tsbatch.ray.deploying import deployment
+
+__all__ = ["deployment"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "deployment":
+        from tsbatch.ray.deploying import deployment
+
+        return deployment
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,20 @@
+"""Keeps a replica to this machine, where the cluster is this machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def listen_here_only() -> None:
+    """Have a replica's own gRPC server listen on 127.0.0.1, where Ray would take every address.
+
+    Called in each process of the cluster's (``worker_process_setup_hook``). Ray 2.60 has no setting for it.
+    """
+    from ray.serve._private import replica
+
+    listen = replica.add_port_to_grpc_server
+
+    def here(server: Any, _: str) -> Any:
+        return listen(server, "127.0.0.1:0")
+
+    replica.add_port_to_grpc_server = here
