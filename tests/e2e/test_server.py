@@ -194,7 +194,7 @@ class TestEnding:
         assert "ended by itself" in done.stderr
         assert_nothing_left(instance, found)
 
-    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
     def test_a_signal_ends_the_foreground_server(self, echo, number):
         with foreground("--models", echo, "--name", "front", "--json") as process:
             told = json.loads(process.stdout.readline())
@@ -205,6 +205,7 @@ class TestEnding:
             assert process.wait(30) == 0
         assert_nothing_left(instance, found)
 
+    @pytest.mark.slow
     def test_a_signal_while_a_model_loads(self, folder):
         slow = archive(folder, "slow", "time.sleep(60)")
         with foreground("--models", slow, "--name", "loading") as process:
@@ -254,7 +255,9 @@ FAILURES = {
 
 
 class TestFailures:
-    @pytest.mark.parametrize("name", FAILURES)
+    @pytest.mark.parametrize(
+        "name", [pytest.param(name, marks=[] if name in ("value", "exits") else pytest.mark.slow) for name in FAILURES]
+    )
     def test_a_worker_that_cannot_load_is_told_at_once(self, tsbatch, server, folder, name):
         initialize, before, reason = FAILURES[name]
         bad = archive(folder, name, initialize, before=before)
@@ -357,6 +360,7 @@ class TestManaging:
         assert tsbatch("unregister", "scaled", *name_of(server)).returncode == 0
         assert psutil.wait_procs(processes, timeout=5)[1] == []
 
+    @pytest.mark.slow
     def test_two_archives_of_one_name_in_two_folders(self, tsbatch, server, folder, tmp_path):
         for version in ("1.0", "2.0"):
             made = make_archive(

@@ -13,6 +13,6 @@ def server(server_factory):
         yield server
 
 
-@pytest.mark.parametrize("task", ["text-classification", "image-classification"])
+@pytest.mark.parametrize("task", ["text-classification", pytest.param("image-classification", marks=pytest.mark.slow)])
 def test_one_broken_request_of_eight_hurts_nobody_else(server, tmp_path, task):
     one_broken_in_eight(server, task, tmp_path)

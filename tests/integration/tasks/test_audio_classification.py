@@ -63,7 +63,10 @@ def save_kind(folder, kind):
     return save_waveform_model(folder, name, feat_extract_norm=norm, seed=seed, head=head, **labels)
 
 
-@pytest.fixture(scope="module", params=["group", "layer", "wavlm", "ast"])
+@pytest.fixture(
+    scope="module",
+    params=["group", "layer", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("wavlm", "ast"))],
+)
 def model(request, tmp_path_factory):
     from transformers import pipeline
 

@@ -64,7 +64,14 @@ def mask_of(answer):
     return flat.reshape(answer["size"], order="F")
 
 
-@pytest.mark.parametrize("kind, subtask", [("segformer", None), ("mask2former", None), ("mask2former", "semantic")])
+@pytest.mark.parametrize(
+    "kind, subtask",
+    [
+        ("segformer", None),
+        pytest.param("mask2former", None, marks=pytest.mark.slow),
+        pytest.param("mask2former", "semantic", marks=pytest.mark.slow),
+    ],
+)
 def test_as_the_pipeline_alone_and_in_mixed_batches(folders, kind, subtask, record_property):
     record_property("worst", as_the_pipeline(folders[kind], subtask))
 
