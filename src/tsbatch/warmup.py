@@ -7,6 +7,7 @@ client should not pay for them, and a model that cannot answer its own examples 
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 import time
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tsbatch.errors import LoadError
 from tsbatch.request import Request
+from tsbatch.response import Reply
 
 if TYPE_CHECKING:
     from tsbatch.handler import BatchHandler
@@ -48,8 +50,19 @@ def _answer(handler: BatchHandler, values: Sequence[Any]) -> float:
     started = time.perf_counter()
     for reply in handler.answer([_as_request(value) for value in values]):
         if reply.status != 200:
-            raise LoadError(f"the warm-up's example was answered with {reply.status}: {reply.body.decode()}")
+            raise LoadError(f"the warm-up's example was answered with {reply.status}: {_message(reply)}")
     return time.perf_counter() - started
+
+
+def _message(reply: Reply) -> str:
+    """What was wrong, in one line; the whole body of a handler that writes errors in its own way."""
+    try:
+        error = json.loads(reply.body)["error"]
+        stage = f"{error['stage']}: " if error["status"] < 500 else ""  # 500s begin with it
+        told = stage + error["message"] + (f"; expected {error['expected']}" if "expected" in error else "")
+    except (ValueError, LookupError, TypeError, AttributeError):
+        told = reply.body.decode(errors="replace")
+    return " ".join(str(told).split())
 
 
 def _as_request(value: Any) -> Request:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.generators import save_generator
 from tests.tiny import save_encoder, save_sentence_files, save_tokenizer, write
 from tsbatch.context import ModelContext
 from tsbatch.errors import LoadError
@@ -381,6 +382,19 @@ def test_a_model_trained_on_lower_case_gets_it(tmp_path):
     )
     upper, lower = embed(load(tmp_path), ["THE Cat", "the cat"])
     assert upper.tolist() == lower.tolist()
+
+
+def test_of_an_encoder_decoder_the_encoder_embeds(tmp_path):
+    import transformers
+
+    save_generator(tmp_path, "T5ForConditionalGeneration")
+    handler, tokenizer = load(tmp_path), transformers.AutoTokenizer.from_pretrained(tmp_path)
+    encoder = transformers.T5EncoderModel.from_pretrained(tmp_path)
+    for text, found in zip(TEXTS[:2], embed(handler, TEXTS[:2]), strict=True):
+        with torch.inference_mode():
+            states = encoder(**tokenizer(text, return_tensors="pt")).last_hidden_state[0]
+        expected = torch.nn.functional.normalize(states.mean(0), dim=0).numpy()
+        np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def break_tokenizer(folder):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 
@@ -12,6 +10,7 @@ from tsbatch.batching.choice import Choice
 from tsbatch.context import ModelContext
 from tsbatch.errors import LoadError, Unprocessable
 from tsbatch.handler import BatchHandler
+from tsbatch.response import Reply
 
 
 class Numbers(BatchHandler):
@@ -103,18 +102,31 @@ def test_bytes_are_sent_as_a_file_would_be(tmp_path):
     assert loaded(Files(), tmp_path).batches[0] == [b"\x00\xff"]
 
 
-@pytest.mark.parametrize("error, status", [(ValueError("no such layer"), 500), (Unprocessable("too short"), 422)])
-def test_a_model_that_cannot_answer_its_examples_is_not_put_into_service(tmp_path, error, status):
+@pytest.mark.parametrize(
+    "error, told",
+    [
+        (ValueError("no such\n layer"), "500: postprocess raised ValueError: no such layer"),
+        (Unprocessable("too short", expected="10 words"), "422: postprocess: too short; expected 10 words"),
+        (Unprocessable("too short"), "422: postprocess: too short"),
+    ],
+)
+def test_a_model_that_cannot_answer_its_examples_is_not_put_into_service(tmp_path, error, told):
     class Broken(Numbers):
         def postprocess(self, outputs, items):
             raise error
 
     with pytest.raises(LoadError) as caught:
         loaded(Broken(), tmp_path)
-    message = str(caught.value)
-    assert f"answered with {status}" in message
-    assert str(error) in message
-    assert json.loads(message[message.index("{") :])["error"]["stage"] == "postprocess"
+    assert str(caught.value) == f"the warm-up's example was answered with {told}"
+
+
+def test_an_error_in_a_handlers_own_words_is_told_whole(tmp_path):
+    class Own(Numbers):
+        def encode_response(self, results, request):
+            return Reply(b"not\ntoday", status=503)
+
+    with pytest.raises(LoadError, match="answered with 503: not today"):
+        loaded(Own(), tmp_path)
 
 
 def test_the_worker_counts_as_free_from_the_warm_up_on(tmp_path):

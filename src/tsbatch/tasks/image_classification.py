@@ -77,8 +77,7 @@ class ImageClassificationHandler(ImageHandler):
         self.usual = self.options.function_to_apply or usual_function(config, count)
 
     def _count_classes(self) -> int:
-        with torch.inference_mode():
-            logits = self.forward(self.example_inputs())
+        logits = self.tried()
         if not isinstance(logits, torch.Tensor) or logits.ndim != 2:
             given = f"shape {tuple(logits.shape)}" if isinstance(logits, torch.Tensor) else type(logits).__name__
             raise LoadError(f"the model gives {given} for one image; expected one logit a class: shape (1, classes)")

@@ -81,8 +81,7 @@ class ImageEmbeddingHandler(ImageHandler):
             self.pooling = self._choose_pooling(self.options.pooling)
 
     def _choose_pooling(self, asked: Pooling | None) -> Pooling:
-        with torch.inference_mode():
-            found = self.model(**self.example_inputs())
+        found = self.tried()
         pools = getattr(found, "pooler_output", None) is not None and not self.missing_weights
         tokens = found.last_hidden_state.ndim == 3
         if (asked == "pooler" and not pools) or (asked == "cls" and not tokens):

@@ -28,7 +28,7 @@ from tsbatch.settings import Section
 from tsbatch.tasks.images.handler import ImageHandler, ImageOptions, columns
 from tsbatch.tasks.images.masks import Mask, MaskFormat, class_map, write_mask
 from tsbatch.tasks.shared.class_names import class_names
-from tsbatch.tasks.shared.task import read_json
+from tsbatch.tasks.shared.folder import read_config, saved_as
 
 Subtask = Literal["panoptic", "instance", "semantic"]
 SUBTASKS: Final[tuple[Subtask, ...]] = ("panoptic", "instance", "semantic")
@@ -104,10 +104,12 @@ class ImageSegmentationHandler(ImageHandler):
         """The model, of the class that config.json names: there is one Auto class for each kind of segmentation."""
         import transformers
 
-        config = read_json(self.model_dir / "config.json")
-        [name, *_] = (config.get("architectures") if isinstance(config, Mapping) else None) or [""]
+        name = saved_as(read_config(self.model_dir))
         if "Segmentation" not in name or not hasattr(transformers, name):
-            raise LoadError(f"config.json: architectures: {name!r} is no segmentation model of this transformers")
+            raise LoadError(
+                f"config.json: architectures: {name!r} is no segmentation model of this transformers; "
+                'expected one as ["SegformerForSemanticSegmentation"]'
+            )
         return self.load_pretrained(getattr(transformers, name), complete=True)
 
     def prepare(self) -> None:

@@ -28,6 +28,7 @@ from tsbatch.tasks.audio.ctc import Ctc
 from tsbatch.tasks.audio.handler import AudioHandler, AudioOptions, Window, Wish
 from tsbatch.tasks.audio.speech_generation import Generator, Whisper
 from tsbatch.tasks.audio.speech_windows import Cutting, Span
+from tsbatch.tasks.shared.folder import read_config
 
 Seconds = Annotated[float, Field(ge=0)]
 USUAL_WINDOW = 30.0
@@ -101,15 +102,14 @@ class SpeechRecognitionHandler(AudioHandler):
         from transformers import AutoConfig, AutoModelForCTC, AutoModelForSpeechSeq2Seq
         from transformers.models.auto.modeling_auto import MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING
 
+        read_config(self.model_dir)
         config = self.from_folder("config", AutoConfig)
         self.generates = type(config) in MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING
         return self.load_pretrained(AutoModelForSpeechSeq2Seq if self.generates else AutoModelForCTC, complete=True)
 
     def load_tokenizer(self) -> Any:
         """The tokenizer of the model folder."""
-        from transformers import AutoTokenizer
-
-        return self.from_folder("tokenizer", AutoTokenizer)
+        return self.load_pretrained_tokenizer()
 
     def prepare(self) -> None:
         """Load the feature extractor, choose how the model's outputs become text, and how long sounds are cut.

@@ -24,8 +24,12 @@ from tsbatch.errors import SettingsError, Unprocessable
 from tsbatch.request import Item, Request
 from tsbatch.resources import to_device
 from tsbatch.settings import Section
+from tsbatch.tasks.shared.folder import read_config
 from tsbatch.tasks.text.handler import TextHandler
 from tsbatch.tasks.text.pooling import POOLINGS, Head, read_head
+
+ENCODERS_OF = ("mt5", "t5", "umt5")
+"""Encoder-decoders of which the encoder alone embeds."""
 
 
 class EmbeddingOptions(Section):
@@ -76,10 +80,11 @@ class TextEmbeddingHandler(TextHandler):
     max_length: int
 
     def load_model(self) -> Any:
-        """The encoder."""
-        from transformers import AutoModel
+        """The encoder; of an encoder-decoder (T5) its first half, as sentence-transformers has it."""
+        from transformers import AutoModel, AutoModelForTextEncoding
 
-        return self.load_pretrained(AutoModel)
+        halved = read_config(self.model_dir).get("model_type") in ENCODERS_OF
+        return self.load_pretrained(AutoModelForTextEncoding if halved else AutoModel)
 
     def prepare(self) -> None:
         """Read the head, and fix the longest input."""

@@ -92,7 +92,7 @@ class TextGenerationHandler(GeneratingHandler):
         """The decoder."""
         from transformers import AutoModelForCausalLM
 
-        return self.load_pretrained(AutoModelForCausalLM)
+        return self.load_pretrained(AutoModelForCausalLM, complete=True)
 
     def prepare(self) -> None:
         """Find the model's defaults, what begins each text, and how long one may be, prompt and new tokens together."""

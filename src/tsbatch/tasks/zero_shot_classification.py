@@ -22,7 +22,9 @@ from pydantic import Field, field_validator
 from tsbatch.errors import LoadError, PayloadTooLarge, Unprocessable
 from tsbatch.request import Item, Request
 from tsbatch.settings import Section
+from tsbatch.tasks.shared.class_names import class_names
 from tsbatch.tasks.shared.classifying import Array, softmax
+from tsbatch.tasks.shared.folder import some
 from tsbatch.tasks.text.handler import EXAMPLES
 from tsbatch.tasks.text.sequence_classification import SequenceClassificationHandler, spans
 
@@ -30,9 +32,16 @@ Label = Annotated[str, Field(max_length=1000)]
 
 
 class ZeroShotOptions(Section):
-    """The section ``handler:`` of model-config.yaml."""
+    """The section ``handler:`` of model-config.yaml.
+
+    Attributes:
+        max_labels: the most candidate labels of one text.
+        entailment: the model's own label for a text that says what the hypothesis does; by default the one that begins
+            with ``entail``.
+    """
 
     max_labels: int = Field(default=128, ge=1, description="candidate labels of one text; each is a forward pass's row")
+    entailment: str | None = None
 
 
 class ZeroShotParameters(Section):
@@ -87,6 +96,10 @@ def _split_at_label(template: str) -> tuple[str, str]:
     return pieces[0], pieces[1]
 
 
+def _entails(label: str, asked: str | None) -> bool:
+    return label.lower().startswith("entail") if asked is None else label == asked
+
+
 class ZeroShotClassificationHandler(SequenceClassificationHandler):
     """Scores labels of the client's own. See the module for input, output and parameters."""
 
@@ -106,12 +119,27 @@ class ZeroShotClassificationHandler(SequenceClassificationHandler):
     entailment: int
 
     def prepare(self) -> None:
-        """Find the class that means that the text says what the label does, as transformers' pipeline finds it."""
+        """Find the class that means that the text says what the label does.
+
+        Raises:
+            LoadError: there is no such class. transformers' pipeline then takes the last, which is another one in many
+                models.
+        """
         super().prepare()
-        named = [place for name, place in self.model.config.label2id.items() if name.lower().startswith("entail")]
-        self.entailment = named[0] if named else -1
-        if self.model.config.num_labels < 2:
+        config = self.model.config
+        if config.num_labels < 2:
             raise LoadError("config.json: num_labels is 1; zero-shot-classification needs a model of entailment")
+        names = class_names(config.num_labels, folder=self.model_dir, aux=self.aux, config=config)
+        places = {name: place for place, name in enumerate(names)} | (config.label2id or {})
+        asked = self.options.entailment
+        found = [place for name, place in places.items() if _entails(name, asked) and place in range(len(names))]
+        if not found:
+            wrong = "begins with 'entail'" if asked is None else f"is {asked!r}, as handler.entailment has it"
+            raise LoadError(
+                f"none of the model's labels, {some(list(places))}, {wrong}; say in model-config.yaml which one means "
+                "that a text says so: handler: {entailment: NAME}"
+            )
+        self.entailment = found[0]
 
     def examples(self) -> Sequence[Any]:
         """Texts of the lengths that clients send, with some labels."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
@@ -88,12 +89,52 @@ def test_however_features_share_a_pass(bert, mode):
     [
         ("Roberta", ("ENTAILMENT", "neutral", "contradiction")),
         ("Bart", ("entail", "other")),
-        ("DistilBert", ("yes", "perhaps", "no")),
     ],
 )
-def test_where_the_label_of_entailment_is_elsewhere_or_not_named(tmp_path, kind, labels):
+def test_where_the_label_of_entailment_is_elsewhere(tmp_path, kind, labels):
     save_classifier(tmp_path, kind, labels=labels, seed=1)
     bodies, expected = by_pipeline(tmp_path)
+    for place, answer in answers_in_batches(load(ZeroShotClassificationHandler, tmp_path), bodies, (32,)):
+        check(answer, expected[place])
+
+
+def test_a_model_whose_labels_do_not_say_which_one_it_is(tmp_path):
+    """transformers' pipeline takes the last, and only its log says so."""
+    folder = save_classifier(tmp_path, "DistilBert", labels=("yes", "perhaps", "no"), seed=1)
+    bodies, expected = by_pipeline(folder)
+    for place, answer in answers_in_batches(
+        load(ZeroShotClassificationHandler, folder, handler={"entailment": "no"}), bodies, (32,)
+    ):
+        check(answer, expected[place])
+    for options, wrong in (
+        ({}, "none of the model's labels, yes, perhaps, no, begins with 'entail'"),
+        ({"entailment": "ja"}, "none of the model's labels, yes, perhaps, no, is 'ja', as handler.entailment has it"),
+    ):
+        with pytest.raises(LoadError) as caught:
+            load(ZeroShotClassificationHandler, folder, handler=options)
+        assert str(caught.value).startswith(wrong)
+        assert str(caught.value).endswith("handler: {entailment: NAME}")
+
+
+@pytest.mark.parametrize("kept", ["id2label", "label2id"])
+def test_a_config_with_one_of_the_two_tables_alone(bert, tmp_path, kept):
+    folder, bodies, expected = bert
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config[{"id2label": "label2id", "label2id": "id2label"}[kept]]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    for place, answer in answers_in_batches(load(ZeroShotClassificationHandler, tmp_path), bodies, (32,)):
+        check(answer, expected[place])
+
+
+def test_labels_of_the_archive(bert, tmp_path):
+    """index_to_name.json, as for every task with classes."""
+    folder, bodies, expected = bert
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config |= {"id2label": {str(place): f"LABEL_{place}" for place in range(3)}, "label2id": None}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "index_to_name.json").write_text(json.dumps(ENTAILMENT))
     for place, answer in answers_in_batches(load(ZeroShotClassificationHandler, tmp_path), bodies, (32,)):
         check(answer, expected[place])
 

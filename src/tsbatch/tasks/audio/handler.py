@@ -23,6 +23,7 @@ from tsbatch.errors import SettingsError, Unprocessable
 from tsbatch.resources import to_device
 from tsbatch.settings import Section
 from tsbatch.tasks.audio.sound_files import Samples, check_installed, decode_sound
+from tsbatch.tasks.shared.folder import PROCESSOR_FILES
 from tsbatch.tasks.shared.pretrained import PretrainedHandler
 from tsbatch.tasks.shared.shapes import Groups, run_groups, same_shape
 
@@ -66,6 +67,7 @@ class AudioHandler(PretrainedHandler):
     wants: ClassVar[Literal["text", "bytes", "json"]] = "bytes"
     item_ndim: ClassVar[int | None] = 0
     deterministic: ClassVar[bool] = True
+    model_inputs: ClassVar[Sequence[str]] = ("input_values", "input_features")
     input_schema: ClassVar[Any] = {
         "type": "string",
         "contentEncoding": "base64",
@@ -83,7 +85,7 @@ class AudioHandler(PretrainedHandler):
         check_installed()
         from transformers import AutoFeatureExtractor
 
-        self.extractor = self.from_folder("feature extractor", AutoFeatureExtractor)
+        self.extractor = self.from_folder("feature extractor", AutoFeatureExtractor, files=PROCESSOR_FILES)
         self.rate = self.extractor.sampling_rate
         self.extractor_loaded()
         self._known = frozenset(inspect.signature(self.model.forward).parameters)

@@ -15,6 +15,7 @@ import torch
 from tsbatch.errors import Unprocessable
 from tsbatch.tasks.audio.handler import Wish
 from tsbatch.tasks.audio.speech_windows import Span
+from tsbatch.tasks.shared.task import read_json
 
 USUAL = {"max_new_tokens": 256, "num_beams": 5}
 """What the pipeline sets where the model's generation config does not (AutomaticSpeechRecognitionPipeline)."""
@@ -37,6 +38,7 @@ class Generator:
     def __init__(self, handler: Any) -> None:
         self._handler = handler
         self._model, self._tokenizer = handler.model, handler.tokenizer
+        read_json(handler.model_dir / "generation_config.json")  # transformers passes over one that is broken
         set_already = self._model.generation_config.to_diff_dict()
         self._usual = {name: value for name, value in USUAL.items() if name not in set_already}
         if "max_length" in set_already:

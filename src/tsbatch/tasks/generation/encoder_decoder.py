@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from tsbatch.errors import Unprocessable
+from tsbatch.errors import LoadError, Unprocessable
 from tsbatch.request import Item, Request
 from tsbatch.tasks.generation.handler import EXAMPLE_PARAMETERS, GeneratingHandler, Prompt
 from tsbatch.tasks.generation.parameters import GenerationOptions, GenerationParameters, make_plan
@@ -67,7 +67,19 @@ class EncoderDecoderHandler(GeneratingHandler):
         """Encoder and decoder."""
         from transformers import AutoModelForSeq2SeqLM
 
-        return self.load_pretrained(AutoModelForSeq2SeqLM)
+        return self.load_pretrained(AutoModelForSeq2SeqLM, complete=True)
+
+    def prepare(self) -> None:
+        """See to it that the decoder knows what to begin with.
+
+        Raises:
+            LoadError: neither generation_config.json nor config.json says it.
+        """
+        super().prepare()
+        if self.neutral.decoder_start_token_id is None:
+            self.neutral.decoder_start_token_id = getattr(self.model.config, "decoder_start_token_id", None)
+        if self.neutral.decoder_start_token_id is None and self.neutral.bos_token_id is None:
+            raise LoadError("generation_config.json: no decoder_start_token_id, the token that each text begins with")
 
     def route(self, wish: Any) -> Route:
         """How a text with these parameters is read and begun.

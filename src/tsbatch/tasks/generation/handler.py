@@ -19,6 +19,7 @@ from tsbatch.request import Item, Request
 from tsbatch.resources import to_device
 from tsbatch.tasks.generation.decoding import Plan, RowEnds, RowScores
 from tsbatch.tasks.generation.parameters import GenerationOptions, GenerationParameters, samples
+from tsbatch.tasks.shared.task import read_json
 from tsbatch.tasks.text.handler import TextHandler
 from tsbatch.tasks.text.tokens import Ids, pad
 
@@ -97,6 +98,7 @@ class GeneratingHandler(TextHandler):
 
     def prepare(self) -> None:
         """Take the model's own defaults out of its generation_config, since each request may have others."""
+        read_json(self.model_dir / "generation_config.json")  # transformers passes over one that is broken
         own = self.model.generation_config
         self.usual = {**self.pipeline_defaults, **own.to_diff_dict(), **self.task_defaults(self.task)}
         self.neutral = copy.deepcopy(own)

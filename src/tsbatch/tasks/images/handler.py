@@ -36,7 +36,9 @@ from tsbatch.tasks.images.preprocessing import (
     read_preprocessing,
     steps_of_processor,
 )
+from tsbatch.tasks.shared.folder import PROCESSOR_FILES
 from tsbatch.tasks.shared.pretrained import PretrainedHandler
+from tsbatch.tasks.shared.task import first_line
 
 IMAGE_SCHEMA: Final[Mapping[str, Any]] = {"type": "string", "contentEncoding": "base64", "contentMediaType": "image/*"}
 """JSON Schema of an image; a raw body and a form's field need no base64."""
@@ -92,6 +94,7 @@ class ImageHandler(PretrainedHandler):
     wants: ClassVar[Literal["text", "bytes", "json"]] = "bytes"
     item_ndim: ClassVar[int | None] = 0
     deterministic: ClassVar[bool] = True
+    model_inputs: ClassVar[Sequence[str]] = ("pixel_values",)
     input_schema: ClassVar[Any] = IMAGE_SCHEMA
     settings_class: ClassVar[Any] = ImageOptions
     steps: Steps
@@ -134,7 +137,9 @@ class ImageHandler(PretrainedHandler):
 
             old = transformers.__version__.startswith("4.")
             without_torchvision: dict[str, Any] = {"use_fast": False} if old else {"backend": "pil"}
-            self.processor = self.from_folder("image processor", transformers.AutoImageProcessor, **without_torchvision)
+            self.processor = self.from_folder(
+                "image processor", transformers.AutoImageProcessor, files=PROCESSOR_FILES, **without_torchvision
+            )
         missing = [method for method in methods if not hasattr(self.processor, method)]
         if missing:
             name = type(self.processor).__name__
@@ -216,6 +221,20 @@ class ImageHandler(PretrainedHandler):
             raise LoadError(f"an image of {EXAMPLE_SIZES[0]} pixels cannot be prepared: {picture}")
         [group] = self.collate([picture])
         return self.finished(group)
+
+    def tried(self) -> Any:
+        """What the model gives for one made-up image.
+
+        Raises:
+            LoadError: it cannot be prepared, or is not what the model takes.
+        """
+        inputs = self.example_inputs()
+        try:
+            with torch.inference_mode():
+                return self.model(**inputs) if self.is_pretrained else self.model(inputs["pixel_values"])
+        except Exception as error:
+            shape = list(inputs["pixel_values"].shape)
+            raise LoadError(f"the model does not take prepared images of shape {shape}: {first_line(error)}") from error
 
     def forward(self, inputs: Mapping[str, torch.Tensor]) -> Any:
         """``pixel_values`` (n, channels, height, width), and a ``pixel_mask`` where the model has one, to n rows."""

@@ -28,6 +28,8 @@ def class_names(count: int, *, folder: Path, aux: Mapping[str, Any], config: Any
     Raises:
         LoadError: the labels are no list and no mapping of numbers to names, or too few or too many.
     """
+    if count < 1:
+        raise LoadError("config.json: id2label: the model has no class; name those that it was trained for")
     where, given = "the auxiliary file 'labels'", aux.get("labels")
     if given is None:
         where, given = FILE, read_json(folder / FILE)
@@ -62,4 +64,6 @@ def _name(label: Any) -> str:
 
 
 def _brief(named: Mapping[int, str]) -> str:
-    return f"{len(named)} classes, {min(named)} to {max(named)}" if named else "no class"
+    if len(named) < 2:
+        return f"class {min(named)} alone" if named else "no class"
+    return f"{len(named)} classes, {min(named)} to {max(named)}"

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from tsbatch.errors import LoadError
 from tsbatch.models.engines import Engine, Source, export_engine, start_engine
 from tsbatch.settings import Dtype
-from tsbatch.tasks.shared.task import TaskHandler, first_line
+from tsbatch.tasks.shared import folder as folders
+from tsbatch.tasks.shared.task import TaskHandler
 
 
 class PretrainedHandler(TaskHandler):
     """Base of the tasks on folders saved by ``save_pretrained``."""
 
+    model_inputs: ClassVar[Sequence[str]] = ()
+    """Names of the model's first input, one of which it has to have; empty: any will do."""
     missing_weights: Sequence[str] = ()
     """Weights that the folder lacks, and transformers made up."""
 
@@ -32,25 +35,40 @@ class PretrainedHandler(TaskHandler):
         """
         from transformers.utils import logging as transformers_logging
 
-        if not (self.model_dir / "config.json").is_file():
-            raise LoadError("config.json: no such file in the archive; pack a folder saved by save_pretrained")
+        config = folders.read_config(self.model_dir)
         transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # a worker's stderr is a log
-        model, about = self.from_folder("model", auto_class, output_loading_info=True)
-        missing = self.missing_weights = sorted(about["missing_keys"])
-        if complete and missing:
-            more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-            raise LoadError(
-                f"the folder has no weights for {', '.join(missing[:3])}{more} of {type(model).__name__}; "
-                f"train and save the model for {self.task}, or choose the task that it was saved for"
-            )
+        # Told of other shapes, where transformers itself would raise and name none of them.
+        asked = {"output_loading_info": True, "ignore_mismatched_sizes": True, **folders.missing_names(config)}
+        model, about = self.from_folder("model", auto_class, **asked)
+        folders.check_takes(model, self.model_inputs, self.task)
+        folders.check_shapes(about["mismatched_keys"], model)
+        self.missing_weights = sorted(about["missing_keys"])
+        if complete:
+            folders.check_whole(model, config, self.missing_weights, self.task)
         return model.to(self.device)
 
-    def from_folder(self, what: str, auto_class: Any, **options: Any) -> Any:
+    def load_pretrained_tokenizer(self) -> Any:
+        """The tokenizer of the folder.
+
+        Raises:
+            LoadError: what transformers said, in one line, or that its files were not packed.
+        """
+        from transformers import AutoTokenizer
+
+        tokenizer = self.from_folder("tokenizer", AutoTokenizer, files=folders.TOKENIZER_FILES)
+        # transformers 5 makes up an empty vocabulary where the files are missing, and every word is then unknown.
+        files = sorted(set(tokenizer.vocab_files_names.values()))
+        if files and not any((self.model_dir / file).is_file() for file in files):
+            raise LoadError(f"the tokenizer cannot be loaded: the archive has none of {', '.join(files)}")
+        return tokenizer
+
+    def from_folder(self, what: str, auto_class: Any, *, files: Sequence[str] = (), **options: Any) -> Any:
         """``auto_class.from_pretrained`` on the archive, without a network.
 
         Args:
             what: its name in a message: model, tokenizer, image processor ...
             auto_class: one of transformers' Auto classes.
+            files: those of which it needs one.
             options: passed on.
 
         Raises:
@@ -61,7 +79,7 @@ class PretrainedHandler(TaskHandler):
                 self.model_dir, trust_remote_code=self.settings.trust_remote_code, local_files_only=True, **options
             )
         except Exception as error:  # transformers raises many kinds
-            raise LoadError(f"the {what} cannot be loaded from the archive: {first_line(error)}") from error
+            raise folders.cannot_load(what, error, self.model_dir, files=files, task=self.task) from error
 
     def start_engine(self) -> None:
         """The engine in place of ``self.model.forward``.

@@ -19,8 +19,8 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 class TaskHandler(BatchHandler):
     """Base of the ready-made tasks: a name, and schemas for what goes in and comes out of one item."""
 
-    task: ClassVar[str]
-    """As in ``tsbatch package --task``."""
+    task: ClassVar[str] = "this task"
+    """As in ``tsbatch package --task``; of a handler of one's own what messages call it."""
     input_schema: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     """JSON Schema of one item."""
     output_schema: ClassVar[Mapping[str, Any]] = MappingProxyType({})
@@ -61,8 +61,9 @@ def read_json(path: Path) -> Mapping[str, Any] | list[Any] | None:
 
 def first_line(error: BaseException) -> str:
     """What a library said, in one line."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = next((place for place, line in enumerate(lines) if not line.endswith(":")), len(lines))
+    return f"{type(error).__name__}: {' '.join(lines[: told + 1]) or 'no reason given'}"
 
 
 def filled(asked: ModelT, options: BaseModel) -> ModelT:

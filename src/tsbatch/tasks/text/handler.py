@@ -16,6 +16,7 @@ from tsbatch.batching.choice import Choice
 from tsbatch.errors import LoadError, PayloadTooLarge, SettingsError, Unprocessable
 from tsbatch.models.packing import PackedEncoder, prove
 from tsbatch.tasks.shared.pretrained import PretrainedHandler
+from tsbatch.tasks.shared.task import first_line
 from tsbatch.tasks.text.tokens import Ids, Tokens, pad
 
 UNLIMITED = 1_000_000
@@ -34,6 +35,7 @@ class TextHandler(PretrainedHandler):
     item_ndim: ClassVar[int | None] = 0
     deterministic: ClassVar[bool] = True
     takes_engines: ClassVar[bool] = True
+    model_inputs: ClassVar[Sequence[str]] = ("input_ids",)
     takes_types: ClassVar[bool] = False
     """Features are :class:`Tokens`, which have the token types of the tokenizer, if it makes any."""
     encoder: PackedEncoder | None = None
@@ -43,15 +45,14 @@ class TextHandler(PretrainedHandler):
         """The tokenizer of the model folder.
 
         Raises:
-            LoadError: what transformers said, in one line, or that its files were not packed.
+            LoadError: what transformers said, in one line; its files were not packed; or it is not this model's.
         """
-        from transformers import AutoTokenizer
-
-        tokenizer = self.from_folder("tokenizer", AutoTokenizer)
-        # transformers 5 makes up an empty vocabulary where the files are missing, and every word is then unknown.
-        files = sorted(set(tokenizer.vocab_files_names.values()))
-        if files and not any((self.model_dir / file).is_file() for file in files):
-            raise LoadError(f"the tokenizer cannot be loaded: the archive has none of {', '.join(files)}")
+        tokenizer = self.load_pretrained_tokenizer()
+        ids, known = tokenizer(EXAMPLES[0])["input_ids"], getattr(self.model.config, "vocab_size", None)
+        if isinstance(known, int) and max(ids, default=0) >= known:
+            raise LoadError(
+                f"the tokenizer makes token {max(ids)}, and the model's end at {known - 1}: they are no pair"
+            )
         return tokenizer
 
     def examples(self) -> Sequence[Any]:
@@ -84,7 +85,10 @@ class TextHandler(PretrainedHandler):
         encoder = PackedEncoder(self.model)
         # Two and short, since with a big model each pass delays the first answer; but one longer than a sliding window.
         window = getattr(self.model.config, "sliding_window", None) or 0
-        reason = prove(encoder, self._made_up([4, 2 * window + 7]))
+        try:
+            reason = prove(encoder, self._made_up([4, 2 * window + 7]))
+        except Exception as error:
+            raise LoadError(f"the model cannot run on token ids alone: {first_line(error)}") from error
         if reason is None:
             encoder.on = True
             self.encoder = encoder
@@ -101,8 +105,9 @@ class TextHandler(PretrainedHandler):
         lengths = [length for length in wanted if length <= self.token_limit()]
         numbers, words = np.random.default_rng(0), self.model.config.vocab_size
         features: list[Any] = [numbers.integers(0, words, length) for length in lengths]
+        padding = self.tokenizer.pad_token_id or 0
         for feature in features:  # RoBERTa does not count positions of padding, not even inside a text
-            feature[feature == self.tokenizer.pad_token_id] = (self.tokenizer.pad_token_id + 1) % words
+            feature[feature == padding] = (padding + 1) % words
         if self.takes_types and "token_type_ids" in self.tokenizer.model_input_names:
             features = [Tokens(feature, np.zeros_like(feature)) for feature in features]
         batch = TextHandler.collate(self, features)  # a task may add to it what is not for the model

@@ -133,7 +133,7 @@ def test_read_json(tmp_path):
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory):
     """A handler whose tokenizer makes pairs; at most 64 tokens."""
-    folder = save_encoder(tmp_path_factory.mktemp("pairs"), tokenizer=False)
+    folder = save_encoder(tmp_path_factory.mktemp("pairs"), tokenizer=False, vocab_size=400)
     save_wordpiece(folder, max_length=500)
     return load(folder)
 
