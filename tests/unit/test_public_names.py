@@ -33,7 +33,7 @@ OF_EXTRAS = {
     "audio/sound_files.py": {"soundfile", "soxr"},
 }
 """Files that need an extra, and say so when it is not there."""
-FROM_A_DESK = ("ops", "cli.py", "__main__.py", "runner.py", "wire.py", "pytest_plugin.py")
+FROM_A_DESK = ("ops", "ray", "cli.py", "__main__.py", "runner.py", "wire.py", "pytest_plugin.py")
 
 
 def core_files():
@@ -95,3 +95,14 @@ def test_the_core_imports_only_what_a_worker_needs(path):
     tops = {name.partition(".")[0] for name in imported(path)} - set(sys.stdlib_module_names)
     assert tops <= CORE_MAY_IMPORT | OF_EXTRAS.get("/".join(path.parts[-2:]), set())
     assert not {name for name in imported(path) if name.startswith(("tsbatch.ops", "tsbatch.cli"))}
+
+
+def test_nothing_but_its_own_packages_imports_ray():
+    package = ROOT / "src" / "tsbatch"
+    others = [path for path in package.rglob("*.py") if "ray" not in path.relative_to(package).parts]
+    assert len(others) > 100
+    users = {path.name for path in others for name in imported(path) if name.split(".")[0] == "ray"}
+    assert users == set()
+    assert {
+        path.name for path in others for name in imported(path) if name.startswith(("tsbatch.ray", "tsbatch.ops.ray"))
+    } == {"commands_ray.py"}

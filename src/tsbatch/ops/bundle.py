@@ -29,7 +29,7 @@ SERVERS_OWN = frozenset({"torch", "torchserve", "transformers"})
 WITH_TRANSFORMERS = frozenset({"numpy", "pyyaml", "safetensors", "tokenizers"})
 """transformers needs them itself, so they are where it is."""
 
-NOT_FOR_WORKERS = frozenset({"ops", "handlers", "cli.py", "__main__.py", "pytest_plugin.py"})
+NOT_FOR_WORKERS = frozenset({"ops", "ray", "handlers", "cli.py", "__main__.py", "pytest_plugin.py"})
 OF_ONE_INSTALLATION = frozenset({"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"})
 """Files that differ from one installation of a version to the next."""
 

@@ -177,6 +177,9 @@ class Batches:
     def _refused(self, request: Request, error: ReplyError) -> Reply:
         """The answer to a request that the handler did not get to see."""
         self.metrics.count("FailedRequests", 1, {"Cause": error.code})
+        body = request.fields.get("body")
+        if isinstance(body, dict) and "instances" in body:  # decoding, which would have said so, has not come to it
+            request.protocol = "kserve-v1"
         reply = encode_error(error, request, self.handler.identity)
         if error.status == ReplicaEnding.status:
             reply.headers["Retry-After"] = str(RETRY_AFTER)

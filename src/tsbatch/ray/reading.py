@@ -105,10 +105,12 @@ class _Form:
 
     Attributes:
         parts: the fields that are whole.
+        whole: whether the form's last boundary has come.
     """
 
     def __init__(self) -> None:
         self.parts: list[Part] = []
+        self.whole = False
         self._headers: dict[str, str] = {}
         self._name = b""
         self._text = b""
@@ -122,10 +124,14 @@ class _Form:
             "on_header_end": self._header_end,
             "on_part_data": lambda data, start, end: self._value.extend(data[start:end]),
             "on_part_end": self._end,
+            "on_end": self._end_of_form,
         }
 
     def _begin(self) -> None:
         self._headers, self._value = {}, bytearray()
+
+    def _end_of_form(self) -> None:
+        self.whole = True
 
     def _header_name(self, data: bytes, start: int, end: int) -> None:
         self._name += data[start:end]
@@ -159,7 +165,8 @@ def _multipart(body: bytes, content_type: str) -> Sequence[Part]:
             raise MultipartParseError("the content type names no boundary")
         parser = MultipartParser(boundary.encode("latin-1"), form.callbacks())
         parser.write(body)
-        parser.finalize()
+        if not form.whole:
+            raise MultipartParseError("its last boundary is missing")
     except (MultipartParseError, UnicodeEncodeError) as error:
         raise BadRequest(f"the multipart form cannot be read: {error}", expected="a form as RFC 7578 has it") from None
     return form.parts
