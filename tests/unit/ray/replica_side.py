@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 from tsbatch import BatchHandler
 from tsbatch.context import ModelContext
+from tsbatch.ops.archive import plan, write
+from tsbatch.ops.model_config import ModelConfig
 from tsbatch.ray.batches import Batches
 from tsbatch.ray.settings import RaySettings
 
@@ -115,3 +117,21 @@ async def call(app, method, path, body=b"", headers=None):
         return None
     found = {name.decode("latin-1"): value.decode("latin-1") for name, value in sent[0]["headers"]}
     return Answer(sent[0]["status"], found, b"".join(message.get("body", b"") for message in sent[1:]))
+
+
+DOUBLES = """
+from tsbatch import BatchHandler
+
+class Doubles(BatchHandler):
+    def load_model(self):
+        return lambda numbers: 2 * numbers
+"""
+
+
+def handler_archive(folder, *, source=DOUBLES, form="mar", **config):
+    """An archive of a handler of one file, named ``double``, in batches of 4."""
+    handler = folder / "double_handler.py"
+    handler.write_text(source)
+    numbers = ModelConfig(**{"workers": 1, "batch_size": 4, "max_batch_delay": 20, **config})
+    packed = plan(name="double", version="1.5", handler=handler, config=numbers)
+    return write(packed, folder, form=form)
