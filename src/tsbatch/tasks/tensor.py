@@ -20,7 +20,8 @@ import torch
 from pydantic import Field
 
 from tsbatch.answer import encode_answer
-from tsbatch.errors import BadRequest, PayloadTooLarge, SettingsError, Unprocessable
+from tsbatch.batching.memory import is_out_of_memory
+from tsbatch.errors import BadRequest, ContractBroken, PayloadTooLarge, SettingsError, Unprocessable
 from tsbatch.fields import split_fields
 from tsbatch.media import media_type
 from tsbatch.models.onnx_graph import OnnxGraph
@@ -31,7 +32,8 @@ from tsbatch.response import Reply
 from tsbatch.settings import Section
 from tsbatch.tasks.shared.shapes import Groups, run_groups, same_shape
 from tsbatch.tasks.shared.task import TaskHandler
-from tsbatch.tasks.tensors.inputs import Array, TensorInput, rows_of
+from tsbatch.tasks.tensors.answered import Answered, Kind, kind_of
+from tsbatch.tasks.tensors.inputs import Array, TensorInput, declared_by, rows_of
 from tsbatch.tasks.tensors.numpy_files import is_numpy, read_arrays, write_npy, write_npz
 
 NUMPY_TYPES = ("application/x-npy", "application/x-npz", "application/octet-stream")
@@ -71,7 +73,8 @@ class TensorHandler(TaskHandler):
         Raises:
             SettingsError: two inputs of one name.
         """
-        self.inputs = self.options.inputs or _of_graph(self.model) or [TensorInput()]
+        self.inputs = self.options.inputs or declared_by(self.model) or [TensorInput()]
+        self.answered = Answered()
         self._names = [entry.name for entry in self.inputs]
         if len(set(self._names)) < len(self._names):
             raise SettingsError("model-config.yaml: handler.inputs: two of them have one name")
@@ -104,16 +107,37 @@ class TensorHandler(TaskHandler):
 
     def collate(self, features: Sequence[Mapping[str, Array]]) -> Groups:
         """Items of one shape and type stacked, input by input."""
-        places = same_shape([tuple((a.shape, a.dtype.str) for a in feature.values()) for feature in features])
+        kinds = [kind_of(feature) for feature in features]
+        places = same_shape(kinds)
         batches = [
             {name: torch.from_numpy(np.stack([features[place][name] for place in group])) for name in self._names}
             for group in places
         ]
-        return Groups(places, batches, [None] * len(places))
+        return Groups(places, batches, [kinds[group[0]] for group in places])
 
     def inference(self, tensors: Groups) -> list[Any]:
-        """Each group through the model: for each item a tensor, or several by name."""
-        return run_groups(tensors, lambda batch, _: self._run(to_device(batch, self.device)))
+        """Each group through the model: for each item a tensor, or several by name.
+
+        Raises:
+            Exception: what the model raised for a group, after all others were tried.
+            Unprocessable: the only item is to blame for it; see ``tensors/answered.py``.
+        """
+        failed: dict[Kind, Exception] = {}
+
+        def run(batch: Mapping[str, torch.Tensor], kind: Kind) -> Any:
+            try:
+                output = self._run(to_device(batch, self.device))
+            except Exception as error:
+                failed[kind] = error
+                return [None] * len(next(iter(batch.values())))
+            return self._by_name(output)
+
+        outputs = run_groups(tensors, run)
+        self.answered.update(kind for kind in tensors.wishes if kind not in failed)
+        for kind, error in failed.items():
+            alone = len(outputs) == 1 and not is_out_of_memory(error)
+            raise (self.answered.blame(kind, error) if alone else None) or error
+        return outputs
 
     def postprocess(self, outputs: Any, items: Sequence[Item]) -> list[Any]:
         """Tensors to arrays."""
@@ -188,25 +212,18 @@ class TensorHandler(TaskHandler):
 
     def _run(self, batch: Mapping[str, torch.Tensor]) -> Any:
         # An exported program takes its arguments as it was exported, mostly by place; a graph goes by name.
-        output = self.model(**batch) if isinstance(self.model, OnnxGraph) else self.model(*batch.values())
-        if isinstance(output, list | tuple):
-            if len(output) == 1:
-                return output[0]
-            names = self.options.outputs or [f"output_{place}" for place in range(len(output))]
-            return dict(zip(names, output, strict=True))
-        return output
+        return self.model(**batch) if isinstance(self.model, OnnxGraph) else self.model(*batch.values())
 
-
-def _of_graph(model: Any) -> list[TensorInput]:
-    """The inputs of an ONNX graph, without their first dimension; none for any other model."""
-    return [
-        TensorInput.model_validate({"name": name, "shape": [_size(size) for size in shape[1:]], "dtype": dtype})
-        for name, shape, dtype in (model.signature if isinstance(model, OnnxGraph) else ())
-    ]
-
-
-def _size(size: Any) -> int | None:
-    return size if isinstance(size, int) else None
+    def _by_name(self, output: Any) -> Any:
+        if not isinstance(output, list | tuple):
+            return output
+        if len(output) == 1:
+            return output[0]
+        names = self.options.outputs or [f"output_{place}" for place in range(len(output))]
+        if len(names) != len(output):
+            message = f"the model gives {len(output)} outputs, and handler.outputs has {len(names)} names"
+            raise ContractBroken(message, expected="in model-config.yaml one name an output")
+        return dict(zip(names, output, strict=True))
 
 
 def _plain(output: Any) -> Any:

@@ -17,6 +17,7 @@ from tsbatch.context import ModelContext
 from tsbatch.errors import LoadError
 from tsbatch.request import Headers, Request
 from tsbatch.tasks.tensor import TensorHandler
+from tsbatch.tasks.tensors.inputs import declared_by
 
 ROWS = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
 X = {"name": "x", "shape": [4], "dtype": "float32"}
@@ -339,9 +340,87 @@ def test_without_a_declaration_numbers_are_float32(net, tmp_path):
     handler = load(tmp_path)
     assert answer(handler, {"inputs": ROWS[:2].tolist()}) == answer(handler, file_request(npy(ROWS[:2])))
     assert np.shape(answer(handler, [[1, 2, 3, 4]])) == (1, 3)
-    # What is not declared cannot be checked: the model says so, and only to whom it concerns.
-    (wrong, _), (fine, _) = ask(handler, {"inputs": [[1, 2]]}, {"inputs": [[1, 2, 3, 4]]})
-    assert (wrong, fine) == (500, 200)
+
+
+def test_who_sent_a_shape_that_only_the_model_knows_to_be_wrong_is_told(net, tmp_path):
+    save_kind(net, tmp_path, "torchscript")
+    handler = load(tmp_path)
+    bodies = [{"inputs": [row]} for row in ([1, 2], [1, 2, 3, 4], [1, 2], [5, 6, 7, 8], [1, 2, 3])]
+    answers = ask(handler, *bodies)
+    assert [status for status, _ in answers] == [422, 200, 422, 200, 422], "the wrong ones come first, too"
+    error = answers[0][1]["error"]
+    said = "RuntimeError: mat1 and mat2 shapes cannot be multiplied (1x2 and 4x8)"
+    assert error["message"] == f"the model raised for an item of [2] float32: {said}"
+    assert error["expected"] == "what it has answered already: [4] float32"
+    assert error["stage"] == "inference"
+    assert [status for status, _ in ask(handler, bodies[0])] == [422], "alone, later on"
+
+
+def test_a_model_that_has_answered_nothing_yet_gets_the_blame_itself(net, tmp_path):
+    save_kind(net, tmp_path, "torchscript")
+    handler = load(tmp_path)
+    answers = ask(handler, {"inputs": [[1, 2]]}, {"inputs": [[1, 2, 3]]})
+    assert [status for status, _ in answers] == [500, 500]
+    assert answers[0][1]["error"]["code"] == "handler_failed"
+
+
+class Picky(torch.nn.Module):
+    """Takes anything but numbers over 9, and pretends that 5 of them are too much for the memory."""
+
+    def forward(self, x):
+        if x.shape[1] == 5:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        if bool((x > 9).any()):
+            raise ValueError("over 9")
+        return x * 2, x + 1
+
+
+def test_what_else_a_model_raises_is_its_own_fault(net, tmp_path):
+    """Of a shape that it has answered, or for lack of memory."""
+    save_kind(net, tmp_path, "torchscript")
+    handler = load(tmp_path, options={"outputs": ["twice", "more"]})
+    handler.model = Picky()
+    bodies = [{"inputs": [row]} for row in ([1, 2], [10, 2], [1, 2, 3, 4, 5])]
+    answers = ask(handler, *bodies)
+    assert [status for status, _ in answers] == [200, 500, 507]
+    assert answers[1][1]["error"]["message"] == "inference raised ValueError: over 9"
+    handler.options.outputs.append("third")
+    ((status, body),) = ask(handler, bodies[0])
+    assert status == 500
+    assert body["error"]["message"] == "the model gives 2 outputs, and handler.outputs has 3 names"
+
+
+def test_an_exported_program_declares_its_inputs_itself(net, tmp_path):
+    save_kind(net, tmp_path, "export")
+    handler = load(tmp_path)
+    assert [entry.model_dump() for entry in handler.inputs] == [X]
+    assert len(handler.examples()) == 1
+    assert np.shape(answer(handler, {"inputs": [1, 2, 3, 4]})) == (3,)
+    ((status, body),) = ask(handler, {"inputs": [1, 2]})
+    assert (status, body["error"]["message"]) == (422, "item 0 has the shape [2]")
+
+
+class Table(torch.nn.Module):
+    def forward(self, row, picture, flag):
+        return row.sum(1) + picture.float().mean((1, 2)) + flag
+
+
+def test_open_sizes_and_types_of_an_exported_program(tmp_path):
+    given = (torch.zeros(3, 4, dtype=torch.bfloat16), torch.zeros(3, 5, 7, dtype=torch.uint8), torch.zeros(3))
+    n, h, w = (torch.export.Dim(name, min=1) for name in "nhw")
+    exported = torch.export.export(Table().eval(), given, dynamic_shapes=({0: n}, {0: n, 1: h, 2: w}, {0: n}))
+    found = declared_by(exported.module())
+    assert [(entry.name, entry.shape, entry.dtype) for entry in found] == [
+        ("row", [4], None),
+        ("picture", [None, None], "uint8"),
+        ("flag", [], "float32"),
+    ]
+
+
+def test_nothing_is_declared_for_an_item_without_a_dimension_of_the_batch():
+    exported = torch.export.export(torch.nn.ReLU(), (torch.tensor(1.0),))
+    assert declared_by(exported.module()) == []
+    assert declared_by(torch.nn.ReLU()) == []
 
 
 def test_it_warms_up_and_describes_itself(handler, pair):

@@ -1,7 +1,7 @@
 """What the inputs of a numeric model are called, of which shape and type, and values made into them.
 
-Declared in the section ``handler:`` of model-config.yaml, or read off an ONNX graph. ``null`` in a shape is a size that
-differs from item to item; the dimension of the batch is never written::
+Declared in the section ``handler:`` of model-config.yaml, or read off an ONNX graph or an exported program. ``null`` in
+a shape is a size that differs from item to item; the dimension of the batch is never written::
 
     handler:
       inputs:
@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
+import torch
 
 from tsbatch.errors import Unprocessable
+from tsbatch.models.onnx_graph import OnnxGraph
 from tsbatch.settings import Section
 
 Array = np.ndarray[Any, Any]
@@ -52,8 +54,8 @@ class TensorInput(Section):
         typed = isinstance(value, np.ndarray | np.generic)
         array = np.asarray(value) if typed else _numbers(value, where)
         if self.shape is not None and not _fits(array.shape, self.shape):
-            message = f"{where} has the shape {_shown(array.shape)}"
-            raise Unprocessable(message, expected=f"{_shown(self.shape)} for one item; null is any size")
+            message = f"{where} has the shape {shown(array.shape)}"
+            raise Unprocessable(message, expected=f"{shown(self.shape)} for one item; null is any size")
         if self.dtype is not None:
             return _cast(array, np.dtype(self.dtype), where)
         return array if typed or array.dtype.kind == "b" else array.astype(np.float32)
@@ -118,6 +120,33 @@ def _cast(array: Array, dtype: np.dtype[Any], where: str) -> Array:
     return cast
 
 
-def _shown(shape: Sequence[int | None]) -> str:
+def declared_by(model: Any) -> list[TensorInput]:
+    """The inputs that an ONNX graph or an exported program declares itself; none for any other model."""
+    if isinstance(model, OnnxGraph):
+        signature = model.signature
+    elif isinstance(model, torch.fx.GraphModule):
+        given = [(node.name, node.meta.get("val")) for node in model.graph.find_nodes(op="placeholder")]
+        if not all(isinstance(value, torch.Tensor) and value.ndim for _, value in given):
+            return []
+        signature = [(name, list(value.shape), _known_dtype(value.dtype)) for name, value in given]
+    else:
+        return []
+    return [
+        TensorInput.model_validate({"name": name, "shape": [_size(size) for size in shape[1:]], "dtype": dtype})
+        for name, shape, dtype in signature
+    ]
+
+
+def _known_dtype(dtype: torch.dtype) -> str | None:
+    name = str(dtype).removeprefix("torch.")
+    return name if name in get_args(Dtype) else None
+
+
+def _size(size: Any) -> int | None:
+    return size if isinstance(size, int) else None  # an open one is a name or a symbol
+
+
+def shown(shape: Sequence[int | None]) -> str:
+    """A shape for a message, a long one cut off."""
     more = ", …" if len(shape) > 2 * SHOWN else ""
     return "[" + ", ".join("null" if size is None else str(size) for size in shape[: 2 * SHOWN]) + more + "]"
