@@ -37,10 +37,8 @@ _SETTINGS = {
         "eos_token_id": 1,
     },
 }
-KINDS = ("Bert", "Roberta", "DistilBert", "DebertaV2", "GPT2")
-"""Token types, positions from padding_idx + 1, no types, relative positions, a decoder.
-
-Bart reads its answer off the end marks, of which all rows of a pass must have as many: it is tried with pairs alone."""
+KINDS = ("Bert", "Roberta", "DistilBert", "DebertaV2", "GPT2", "Bart")
+"""Token types, positions from padding_idx + 1, no types, relative positions, a decoder, an encoder-decoder."""
 
 
 def save_classifier(folder, kind="Bert", *, labels=("bad", "so-so", "good"), seed=0, scale=6.0, spread=3.0, **config):

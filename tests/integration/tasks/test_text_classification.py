@@ -11,6 +11,7 @@ from tests.tiny import save_encoder
 from tests.varied import TEXTS, answers_in_batches
 from tsbatch.errors import LoadError
 from tsbatch.request import Request
+from tsbatch.response import ListSink
 from tsbatch.tasks.text_classification import TextClassificationHandler
 
 PAIRS = [{"text": text, "text_pair": pair} for text, pair in zip(TEXTS, reversed(TEXTS), strict=True)]
@@ -76,6 +77,31 @@ def test_as_the_pipeline_answers(folders, kind):
     folder, expected = folders(kind)
     for place, answer in answers_in_batches(load(TextClassificationHandler, folder), HALF):
         check(answer, expected[place])
+
+
+@pytest.mark.parametrize("mode", ["bucketed", "padded"])
+def test_texts_and_pairs_share_a_batch_where_end_marks_count(folders, mode, monkeypatch):
+    """BART reads its answer off the last one, and refuses rows of which some have more than others."""
+    folder, expected = folders("Bart")
+    handler = load(TextClassificationHandler, folder, batching={"mode": mode})
+    passes, rows = handler.model.forward, []
+
+    def forward(**tensors):
+        output = passes(**tensors)  # one that fails is not counted
+        rows.append(len(tensors["input_ids"]))
+        return output
+
+    monkeypatch.setattr(handler.model, "forward", forward)
+    record = handler.run_batch([Request.of(body, index=place) for place, body in enumerate(HALF[:32])], ListSink(32))
+    assert not record.failures
+    assert sum(rows) == 32, "each was computed once"
+    assert record.forward_passes == record.micro_batches, "no part was tried again"
+    written = {"inputs": "with [SEP] in it", "parameters": {}}
+    answers = ask(handler, [written, *HALF[:3], {"inputs": PAIRS[0]}])
+    for (status, answer), told in zip(answers[1:4], expected, strict=False):
+        assert status == 200
+        check(answer, told)
+    assert answers[0][0] == 200, "a text may have such marks in it"
 
 
 @pytest.mark.parametrize("mode", modes())

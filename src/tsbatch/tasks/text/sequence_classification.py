@@ -10,6 +10,7 @@ import torch
 
 from tsbatch.errors import LoadError
 from tsbatch.resources import to_device
+from tsbatch.tasks.shared.shapes import Groups, run_groups, same_shape
 from tsbatch.tasks.text.handler import TextHandler
 
 
@@ -17,6 +18,9 @@ class SequenceClassificationHandler(TextHandler):
     """Base of text-classification, zero-shot-classification and reranking."""
 
     takes_types: ClassVar[bool] = True
+    end: int | None = None
+    """The mark at the end of a text, where the model reads its answer off it: the encoder-decoders (BART, T5) do. They
+    take rows with as many of them alone, and a pair has more than a text."""
 
     def load_model(self) -> Any:
         """The model with its head.
@@ -43,10 +47,25 @@ class SequenceClassificationHandler(TextHandler):
             raise LoadError("config.json: no pad_token_id, and the tokenizer has neither padding nor end; set one")
         if self.tokenizer.pad_token_id is None:
             self.tokenizer.pad_token_id = config.pad_token_id
+        if getattr(config, "is_encoder_decoder", False):
+            self.end = config.eos_token_id
 
-    def inference(self, tensors: Any) -> torch.Tensor:
-        """Token ids (n, longest) to logits (n, classes)."""
-        logits: torch.Tensor = self.model(**to_device(tensors, self.device)).logits
+    def collate(self, features: Sequence[Any]) -> Any:
+        """Token ids of shape (n, longest); where end marks count, a group of them for each number of marks."""
+        if self.end is None:
+            return super().collate(features)
+        places = same_shape([int((feature.ids == self.end).sum()) for feature in features])
+        batches = [TextHandler.collate(self, [features[place] for place in group]) for group in places]
+        return Groups(places, batches, [None] * len(places))
+
+    def inference(self, tensors: Any) -> Any:
+        """Token ids (n, longest), or groups of them, to logits (n, classes)."""
+        if isinstance(tensors, Groups):
+            return run_groups(tensors, lambda batch, _: self._logits(batch))
+        return self._logits(tensors)
+
+    def _logits(self, batch: Any) -> torch.Tensor:
+        logits: torch.Tensor = self.model(**to_device(batch, self.device)).logits
         return logits.float()
 
 

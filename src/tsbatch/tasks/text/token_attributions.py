@@ -22,6 +22,7 @@ from tsbatch.errors import NotSupported, Unprocessable
 from tsbatch.request import Item
 from tsbatch.resources import to_device
 from tsbatch.tasks.shared.explaining import check_explains, find_class, integrated_gradients, share_passes
+from tsbatch.tasks.text.handler import TextHandler
 from tsbatch.tasks.text.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def explain_tokens(
 
 def _explain(handler: TextClassificationHandler, items: Sequence[Item], features: Sequence[Tokens]) -> list[Any]:
     """Explanations of items that share their passes."""
-    batch = to_device(handler.collate(features), handler.device)
+    batch = to_device(TextHandler.collate(handler, features), handler.device)
     ids = batch["input_ids"]
     table = _embedding_table(handler)
     written = [_Written(handler, item) for item in items]
