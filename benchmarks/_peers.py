@@ -228,9 +228,8 @@ def _wait(server: PeerServer, process: subprocess.Popen[bytes], log: Path, expec
             if time.monotonic() > deadline:
                 raise PeerError(f"no answer in {SECONDS_TO_START} s: {error}; {_last_line(log)}") from None
             time.sleep(0.2)
-    cosine = sum(one * other for one, other in zip(vector, expected, strict=True)) / (_norm(vector) * _norm(expected))
-    if cosine < LEAST_COSINE:
-        raise PeerError(f"it answers something else: cosine {cosine:.4f}")
+    if (found := cosine(vector, expected)) < LEAST_COSINE:
+        raise PeerError(f"it answers something else: cosine {found:.4f}")
 
 
 def _ask(server: PeerServer) -> list[float]:
@@ -251,6 +250,11 @@ def vectors_in(value: Any) -> Iterator[list[float]]:
     elif isinstance(value, list | Mapping):
         for inside in value.values() if isinstance(value, Mapping) else value:
             yield from vectors_in(inside)
+
+
+def cosine(one: Sequence[float], other: Sequence[float]) -> float:
+    """The cosine of two vectors."""
+    return sum(a * b for a, b in zip(one, other, strict=True)) / (_norm(one) * _norm(other))
 
 
 def _norm(vector: Sequence[float]) -> float:

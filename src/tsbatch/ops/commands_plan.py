@@ -12,7 +12,7 @@ from tsbatch.ops.commands_simulate import Drawn, OverheadText, Variation, read_s
 
 if TYPE_CHECKING:
     # They take NumPy along, which --help has no time for.
-    from tsbatch.ops.simulation.plan import Plan
+    from tsbatch.ops.simulation.plan import Plan, Unit
     from tsbatch.ops.simulation.planning import Limits, Planner, Stream
     from tsbatch.ops.simulation.service_time import ServiceTime
 
@@ -50,6 +50,9 @@ def plan_command(
     max_batch_size: Annotated[
         int | None, typer.Option(min=1, help=f"Largest batchSize (the largest measured, or {BATCH_SIZE}).")
     ] = None,
+    replicas: Annotated[
+        bool, typer.Option("--replicas", help="Answer in replicas of one worker each: Ray Serve, KServe.")
+    ] = False,
     queue_size: Annotated[int, typer.Option(min=1, help="jobQueueSize.")] = 100,
     price: Annotated[float | None, typer.Option(min=0, help="Of a machine.")] = None,
     variation: Variation = 0.0,
@@ -59,7 +62,7 @@ def plan_command(
     html: Annotated[Path | None, typer.Option(help="File for a report with curves.", metavar="FILE")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Say which settings and how many machines a load needs, from measured service times."""
+    """Say which settings and how many machines or replicas a load needs, from measured service times."""
     from tsbatch.ops import console
     from tsbatch.ops.report.of_plan import report_of_plans
     from tsbatch.ops.report.page import check_place, save
@@ -71,11 +74,14 @@ def plan_command(
     _check_positive({"--p99": p99, "--rate": rate})
     services = [read_service_option(one, variation, overhead) for one in service]
     stream, base = _stream(rate, arrivals, trace, seed)
-    limits = _limits(services, max_workers, max_batch_size, queue_size)
+    if replicas and max_workers is not None:
+        raise UsageError("--replicas are of one worker each; leave out --max-workers")
+    limits = _limits(services, 1 if replicas else max_workers, max_batch_size, queue_size)
     total = sum(1 for _ in limits.grid(p99))
     with console.progress("trying settings", total=total) as step:
         planner = Planner(stream, services, Goal(p99=p99, headroom=headroom), limits, fine=requests, tell=step.advance)
-        plans = _plans(planner, [base * factor for factor in _factors(scale)], price)
+        rates = [base * factor for factor in _factors(scale)]
+        plans = _plans(planner, rates, price, "replica" if replicas else "machine")
     if html:
         save(report_of_plans(plans), html)
     if as_json:
@@ -84,15 +90,15 @@ def plan_command(
         _show(plans)
 
 
-def _plans(planner: Planner, rates: list[float], price: float | None) -> list[Plan]:
+def _plans(planner: Planner, rates: list[float], price: float | None, unit: Unit) -> list[Plan]:
     from tsbatch.ops.simulation.plan import make_plan
 
     # Settings that are enough for a small load are none for a large one, but not the other way round.
     found = planner.candidates(min(rates))
-    plans = [make_plan(planner, min(rates), price=price, found=found)]
+    plans = [make_plan(planner, min(rates), price=price, found=found, unit=unit)]
     if len(rates) > 1:
         found = planner.candidates(max(rates))
-        plans += [make_plan(planner, rate, price=price, found=found) for rate in sorted(rates)[1:]]
+        plans += [make_plan(planner, rate, price=price, found=found, unit=unit) for rate in sorted(rates)[1:]]
     return plans
 
 
@@ -162,8 +168,8 @@ def _show(plans: list[Plan]) -> None:
         for point in last.curve
     ]
     console.out.print()
-    columns = ["requests/s", "P50 ms", "P99 ms", "refused %", "batch", "machines needed"]
-    console.table(columns, rows, title=f"{last.machines} machines at other rates")
+    columns = ["requests/s", "P50 ms", "P99 ms", "refused %", "batch", f"{last.unit}s needed"]
+    console.table(columns, rows, title=f"{last.counted} at other rates")
     for kind, sentences in (("measured", last.measured), ("extrapolated", last.guessed)):
         for sentence in sentences:
             console.out.print(f"{kind}: {sentence}", markup=False, soft_wrap=True)

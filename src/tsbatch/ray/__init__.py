@@ -10,6 +10,7 @@ Needs the extra ``tsbatch[ray]``. docs/ray.md says how each setting maps.
 
 from __future__ import annotations
 
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ __all__ = ["deployment"]
 
 def __getattr__(name: str) -> Any:
     if name == "deployment":
+        if importlib.util.find_spec("ray") is None:
+            raise ImportError('tsbatch.ray needs Ray Serve, which is not installed: pip install "tsbatch[ray]"')
         from tsbatch.ray.deploying import deployment
 
         return deployment

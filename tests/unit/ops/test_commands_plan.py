@@ -23,6 +23,19 @@ def test_a_page_for_people(capsys, tmp_path):
     assert "Cost over the rate" in page.read_text()
 
 
+def test_an_answer_in_replicas(capsys):
+    words = ["--service", "10+2*n", "--rate", "800", "--p99", "100", "--requests", "2000", "--max-batch-size", "4"]
+    assert main(["plan", *words, "--replicas", "--json"]) == 0
+    (plan,) = json.loads(capsys.readouterr().out)["plans"]
+    assert (plan["unit"], plan["settings"]["workers"]) == ("replica", 1)
+    assert plan["machines"] >= 800 / (1000 * 4 / 18), "batches of four take 18 ms"
+    assert any("several replicas" in sentence for sentence in plan["extrapolated"])
+    assert main(["plan", *words, "--replicas"]) == 0
+    out = capsys.readouterr().out
+    assert f"{plan['machines']} replicas, batchSize 4" in out
+    assert "machine" not in out
+
+
 def test_several_times_a_recorded_load(capsys, tmp_path):
     rows = batches([(second / 50, [1], [5], 20.0, 3.0, 0.0) for second in range(400)])
     path = tmp_path / "bench.json"
@@ -49,6 +62,7 @@ def test_several_times_a_recorded_load(capsys, tmp_path):
         (["--p99", "100", "--rate", "5", "--scale", "10,x"], "--scale is '10,x'"),
         (["--p99", "3", "--rate", "5"], "no settings keep P99 within 3 ms"),
         (["--rate", "5"], "--p99"),
+        (["--p99", "100", "--rate", "5", "--replicas"], "--replicas are of one worker each"),
     ],
 )
 def test_wrong_usage_is_one_line_and_2(words, said, capsys):

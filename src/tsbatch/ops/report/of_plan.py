@@ -23,7 +23,7 @@ def report_of_plans(plans: Sequence[Plan]) -> Report:
         headline=headline(last),
         lead=[headline(plan) for plan in plans[:-1]],
         facts=[
-            ("machines", str(last.machines)),
+            (f"{last.unit}s", str(last.machines)),
             ("P99", f"{number(last.point.p99)} ms"),
             ("margin", f"{last.margin:.0%}"),
             *([("cost", number(last.machines * last.price) or "")] if last.price is not None else []),
@@ -47,10 +47,10 @@ def headline(plan: Plan) -> str:
     """The plan in a sentence."""
     settings = plan.chosen.settings
     workers = f"{settings.workers} worker{'s' * (settings.workers > 1)}"
-    machines = f"{plan.machines} machine{'s' * (plan.machines > 1)}"
+    with_workers = f"{plan.counted} with {workers}" if plan.unit == "machine" else plan.counted
     delay = f", maxBatchDelay {settings.max_batch_delay}" if settings.batch_size > 1 else ""
     return (
-        f"{plan.rate:g} requests/s within {plan.goal.p99:g} ms at P99: {machines} with {workers}, batchSize"
+        f"{plan.rate:g} requests/s within {plan.goal.p99:g} ms at P99: {with_workers}, batchSize"
         f" {settings.batch_size}{delay}"
     )
 
@@ -60,7 +60,7 @@ def plan_columns(plans: Sequence[Plan]) -> list[str]:
     cost = ["cost"] if plans[0].price is not None else []
     return [
         "requests/s",
-        "machines",
+        f"{plans[0].unit}s",
         *cost,
         *COLUMNS[:3],
         "P50 ms",
@@ -94,20 +94,18 @@ def others(plan: Plan) -> Table:
     rows = [[*settings_of(one).values(), round(one.rate, 1)] for one in (plan.chosen, *plan.others)]
     return Table(
         title="The settings that were best",
-        columns=[*COLUMNS, "requests/s of a machine"],
+        columns=[*COLUMNS, f"requests/s of a {plan.unit}"],
         rows=rows,
-        note="The first one is planned with. The rate is the highest at which a machine keeps the goal.",
+        note=f"The first one is planned with. The rate is the highest at which a {plan.unit} keeps the goal.",
     )
 
 
 def curves(plan: Plan) -> list[Figure]:
-    """P99 and machines over the rate."""
+    """P99 and machines or replicas over the rate."""
     at = np.array([point.rate for point in plan.curve])
     latencies = {"P50": _column(plan.curve, "p50"), "P99": _column(plan.curve, "p99")}
-    note = (
-        f"With {plan.machines} machine{'s' * (plan.machines > 1)} as planned; the goal is {plan.goal.p99:g} ms at P99."
-    )
-    unit = "machines" if plan.price is None else "cost"
+    note = f"With {plan.counted} as planned; the goal is {plan.goal.p99:g} ms at P99."
+    unit = f"{plan.unit}s" if plan.price is None else "cost"
     cost = _column(plan.curve, "needed") * (plan.price or 1)
     return [
         _figure("Latency over the rate", note, "ms", at, latencies),

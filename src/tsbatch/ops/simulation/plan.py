@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from tsbatch.ops.simulation.planning import Candidate, Goal, Planner, machines_for
 from tsbatch.ops.simulation.service_time import ServiceTime
 from tsbatch.ops.simulation.simulator import Simulated
 
 SCHEMA: Final = 1
+Unit = Literal["machine", "replica"]
+"""What is counted: a machine with workers that share a queue, or a replica of one worker (a pod, with KServe)."""
 CURVE: Final = (0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5)
 """Shares of the planned rate for which the curve is drawn."""
 
@@ -68,6 +70,7 @@ class Plan:
         curve: what they do at other rates, and how many machines those would need.
         others: the next best settings.
         measured, guessed: what the plan rests on, in sentences.
+        unit: what ``machines`` counts.
     """
 
     rate: float
@@ -82,11 +85,18 @@ class Plan:
     others: Sequence[Candidate]
     measured: Sequence[str]
     guessed: Sequence[str]
+    unit: Unit = "machine"
+
+    @property
+    def counted(self) -> str:
+        """As ``3 machines``."""
+        return f"{self.machines} {self.unit}{'s' * (self.machines > 1)}"
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
         return {
             "rate": self.rate,
+            "unit": self.unit,
             "goal": asdict(self.goal),
             "settings": settings_of(self.chosen),
             "machines": self.machines,
@@ -113,7 +123,14 @@ def settings_of(candidate: Candidate) -> dict[str, int]:
     }
 
 
-def make_plan(planner: Planner, rate: float, *, price: float | None = None, found: Sequence[Candidate] = ()) -> Plan:
+def make_plan(
+    planner: Planner,
+    rate: float,
+    *,
+    price: float | None = None,
+    found: Sequence[Candidate] = (),
+    unit: Unit = "machine",
+) -> Plan:
     """Plan for a rate.
 
     Args:
@@ -121,6 +138,7 @@ def make_plan(planner: Planner, rate: float, *, price: float | None = None, foun
         rate: requests a second.
         price: of a machine.
         found: the planner's candidates for another rate, which spare the search where they serve this one as well.
+        unit: what is counted; the planner's limits must fit it.
 
     Raises:
         UsageError: no settings keep the goal.
@@ -137,7 +155,7 @@ def make_plan(planner: Planner, rate: float, *, price: float | None = None, foun
         return Point.of(planner.simulate(chosen, at / machines), at, machines, needed(at))
 
     machines = needed(rate)
-    measured, guessed = grounds(planner.services, chosen)
+    measured, guessed = grounds(planner.services, chosen, unit)
     return Plan(
         rate=rate,
         goal=planner.goal,
@@ -151,14 +169,18 @@ def make_plan(planner: Planner, rate: float, *, price: float | None = None, foun
         others=candidates[1:],
         measured=measured,
         guessed=guessed,
+        unit=unit,
     )
 
 
-def grounds(services: Sequence[ServiceTime], chosen: Candidate) -> tuple[list[str], list[str]]:
+def grounds(services: Sequence[ServiceTime], chosen: Candidate, unit: Unit = "machine") -> tuple[list[str], list[str]]:
     """What a plan with these settings rests on: what was measured, and what is extrapolated from it."""
     settings = chosen.settings
     measured, guessed = grounds_of_machine(services, chosen.service, settings.workers, settings.batch_size)
-    return measured, [*guessed, "several machines: each is like this one and gets a random share of the requests"]
+    several = f"several {unit}s: each is like this one and gets a random share of the requests"
+    if unit == "replica":
+        several += ", where Ray's router looks at two queues and takes the shorter; each has its cores to itself"
+    return measured, [*guessed, several]
 
 
 def grounds_of_machine(
