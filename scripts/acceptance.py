@@ -183,6 +183,7 @@ CHECKS = (
         tests=("tests/unit/ops/simulation/test_planning.py", "tests/unit/ops/simulation/test_simulator.py"),
     ),
     Check(7, 7, "requests a second that are simulated", scripts=("benchmarks/simulate.py",)),
+    Check(8, 6, "KServe's manifests of three models, and what their pods would run", minutes=30),
 )
 
 

@@ -35,6 +35,16 @@ PLAIN: dict[str, dict[str, Any]] = {
 """Types that neither package has a class for. The client of Kubernetes calls a number or a name (of a port) an object;
 the one real object, of ``managedFields``, nobody writes by hand."""
 
+PYTHON: dict[str, Any] = {
+    "str": str,
+    "int": int,
+    "bool": bool,
+    "object": (int, str),
+    "ResourceQuantity": (int, float, str),
+    "V1beta1MetricQuantity": (int, float, str),
+}
+"""The packages' own constructors do not look at types."""
+
 RENAMED = re.compile(r"^K8sIoApi[A-Z][a-z]+(V\d)(?=[A-Z])")
 """kserve writes K8sIoApiAppsV1DeploymentStrategy where the client of Kubernetes has V1DeploymentStrategy."""
 
@@ -119,12 +129,18 @@ def build(kind: str, value: Any, where: str) -> Any:
         ValueError: a field that the class does not have, or what the class itself says.
     """
     if (within := inner(kind)) is not None:
+        if not isinstance(value, {"list": list, "dict": dict}[within[0]]):
+            raise ValueError(f"{where}: expected {kind}, got {type(value).__name__}")
         if within[0] == "list":
             return [build(within[1], one, f"{where}[{place}]") for place, one in enumerate(value)]
         return {name: build(within[1], one, f"{where}.{name}") for name, one in value.items()}
     model = None if kind in PLAIN else find(kind)
     if model is None:
+        if not isinstance(value, PYTHON.get(kind, object)):
+            raise ValueError(f"{where}: expected {kind}, got {type(value).__name__}")
         return value
+    if not isinstance(value, dict):
+        raise ValueError(f"{where}: expected {kind}, got {type(value).__name__}")
     attributes = {name: attribute for attribute, name in model.attribute_map.items()}
     if unknown := value.keys() - attributes.keys():
         raise ValueError(f"{where}: {kind} has no {', '.join(sorted(unknown))}")
@@ -143,7 +159,16 @@ def judge(manifest: Any) -> str | None:
     except ValueError as error:
         return str(error)
     said = ApiClient().sanitize_for_serialization(built)
-    return None if said == manifest else f"the object says something else: {said}"
+    return None if _said(said, manifest) == manifest else f"the object says something else: {said}"
+
+
+def _said(value: Any, manifest: Any) -> Any:
+    """``value`` without the empty names that the classes add by themselves."""
+    if isinstance(value, dict) and isinstance(manifest, dict):
+        return {name: _said(one, manifest.get(name)) for name, one in value.items() if one != "" or name in manifest}
+    if isinstance(value, list) and isinstance(manifest, list) and len(value) == len(manifest):
+        return [_said(one, other) for one, other in zip(value, manifest, strict=True)]
+    return value
 
 
 if __name__ == "__main__":

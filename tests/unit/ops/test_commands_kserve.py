@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
+from pathlib import Path
 
 import pytest
 import yaml
@@ -19,6 +22,7 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "kserve.md"
 COMMAND = ["kserve", "My_model.mar", "--check", "check.json"]
 GROWS = ["--replicas", "1:4", "--prometheus", "http://p:9090"]
 
@@ -102,3 +106,16 @@ def test_a_folder_that_is_there(here, capsys):
     assert main(COMMAND) == 2
     assert "my-model-kserve exists" in capsys.readouterr().err
     assert main([*COMMAND, "--force"]) == 0
+
+
+def test_the_commands_of_the_page_work(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    mar = own_archive(tmp_path / "model_store", "embed")
+    saved(check_of(mar, "embed"), tmp_path / "check.json")
+    lines = re.findall(r"^tsbatch (kserve .*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(lines) >= 3
+    for line in lines:
+        assert main(shlex.split(line)) == 0, capsys.readouterr().err
+    written = [yaml.safe_load(path.read_text()) for path in tmp_path.glob("*/inference-service.yaml")]
+    assert len(written) == len(lines)
+    assert [faults(one) for one in written] == [[]] * len(lines)

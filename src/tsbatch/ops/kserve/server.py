@@ -21,25 +21,18 @@ MORE_ARGUMENTS = ("--foreground", "--ncs")
 TorchServe, and no snapshot of an earlier run decides what is loaded."""
 
 
-def config_properties(facts: Facts, *, mount: str = MOUNT, ports: tuple[int, int, int] | None = None) -> str:
-    """The file's text.
-
-    Args:
-        facts: the archive.
-        mount: where the storage lies in the pod.
-        ports: for inference, management and metrics.
-    """
-    inference, management, metrics = ports or (INFERENCE_PORT, MANAGEMENT_PORT, METRICS_PORT)
+def config_properties(facts: Facts) -> str:
+    """The file's text."""
     lines = [
-        "# TorchServe in a pod of KServe; written by tsbatch kserve. Who reaches the pod is for the cluster's network to",
-        "# decide.",
+        "# TorchServe in a pod of KServe; written by tsbatch kserve.",
+        "# Who reaches the pod is for the cluster's network to decide.",
         "# tsbatch: allow config-open",
-        f"inference_address=http://0.0.0.0:{inference}",
+        f"inference_address=http://0.0.0.0:{INFERENCE_PORT}",
         "# The probes alone ask it, from inside the pod.",
-        f"management_address=http://127.0.0.1:{management}",
+        f"management_address=http://127.0.0.1:{MANAGEMENT_PORT}",
         "# tsbatch: allow config-open-metrics",
-        f"metrics_address=http://0.0.0.0:{metrics}",
-        f"model_store={mount}/{STORE}",
+        f"metrics_address=http://0.0.0.0:{METRICS_PORT}",
+        f"model_store={MOUNT}/{STORE}",
         f"load_models={facts.path.name}",
         "# For an archive that sets none; TorchServe's own number is that of the cores, or GPUs, that it sees.",
         f"default_workers_per_model={facts.workers}",
@@ -52,7 +45,7 @@ def config_properties(facts: Facts, *, mount: str = MOUNT, ports: tuple[int, int
         "# What autoscaling asks for. tsbatch diagnose reads it at the metrics address.",
         "# tsbatch: allow config-metrics-elsewhere",
         "metrics_mode=prometheus",
-        f"metrics_config={mount}/{METRICS}",
+        f"metrics_config={MOUNT}/{METRICS}",
         f"vmargs=-Xmx{HEAP}m -XX:+ExitOnOutOfMemoryError",
     ]
     if facts.requirements:
