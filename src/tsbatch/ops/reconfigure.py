@@ -10,6 +10,7 @@ again as a new version, with another manifest and model-config.yaml::
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import re
@@ -126,9 +127,12 @@ class _Change:
         self.management, self.instance, self.tell = management, instance, tell
         self.before, self.wanted = before, wanted
         self.old = ModelVersion(name, before["modelVersion"])
+        folders = instance.work_dir / FOLDER
         taken = {model["modelVersion"] for model in management.versions(name)}
+        # Where an earlier change was killed its folder is left, and no version of it.
+        taken |= {folder.name.removeprefix(f"{name}-") for folder in folders.glob(f"{glob.escape(name)}-*")}
         self.new = ModelVersion(name, next_version(self.old.version, taken))
-        self.folder = instance.work_dir / FOLDER / f"{name}-{self.new.version}"
+        self.folder = folders / f"{name}-{self.new.version}"
 
     def run(self) -> Reconfigured:
         notes = self._warnings()

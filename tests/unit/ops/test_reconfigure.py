@@ -116,6 +116,12 @@ def test_the_steps_in_their_order(change):
     assert any("version 1.0 get 404" in note for note in done.notes)
 
 
+def test_what_a_killed_change_left_is_in_nobodys_way(change, tmp_path):
+    left = tmp_path / "work" / "reconfigured" / "m-1.0-r1"
+    left.mkdir(parents=True)
+    assert change({"batch_size": 16}).model["modelVersion"] == "1.0-r2"
+
+
 def test_the_new_folder_has_the_old_files_and_what_the_server_had_effective(change, unpacked):
     change({"batch_size": 16})
     folder = change.folder
