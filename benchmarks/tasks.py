@@ -44,8 +44,8 @@ STOCK: Final[Mapping[str, tuple[str, str]]] = {
 }
 """Task: the class in handlers/stock_style.py, and whose way it is."""
 LEAST: Final[Mapping[str, float]] = {"single": 0.95, "stock": 0.8}
-"""What each ratio must be. TorchServe's own handlers check nothing, keep no item from hurting the others, and say nothing
-of the time: for a model of a tenth of a millisecond an item that is as much work as the model itself."""
+"""What each ratio must be. TorchServe's own handlers check no item, keep none from hurting the others, and say nothing
+of the time, which shows where the model takes but some milliseconds a batch."""
 TURNS: Final = 5
 WAYS: Final = ("batch", "single", "stock")
 Rates = dict[str, list[float]]
