@@ -175,7 +175,8 @@ def measure(plan: Plan, say: Say) -> dict[str, Any]:
 def report(figures: Mapping[str, Any]) -> str:
     """The tables."""
     about = figures["machine"]
-    text = f"{about['cores']} cores ({about['cpu']}), torch {about['torch']}; {figures['case']['clients']} clients, mixed texts."
+    clients = figures["case"]["clients"]
+    text = f"{about['cores']} cores ({about['cpu']}), torch {about['torch']}; {clients} clients, mixed texts."
     rows = []
     for who in (OURS, PLAIN, TORCHSERVE):
         runs = [run for run in figures["runs"] if run["who"] == who]

@@ -39,6 +39,10 @@ def deploy(
         float | None, typer.Option(help="Cores that a replica reserves, and its threads (tsbatch.threads, or 1).")
     ] = None,
     gpus: Annotated[float | None, typer.Option(help="GPUs that a replica reserves; also a part of one.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Requests in a batch, at most (batchSize).", min=1)] = None,
+    max_batch_delay: Annotated[
+        int | None, typer.Option(help="ms to wait for a batch to fill (maxBatchDelay).", min=0)
+    ] = None,
     queue: Annotated[
         int | None, typer.Option(help="Requests that wait at each proxy before 503 (jobQueueSize, or 100).", min=1)
     ] = None,
@@ -71,6 +75,8 @@ def deploy(
             autoscale=None if autoscale is None else _bounds(autoscale),
             cpus=cpus,
             gpus=gpus,
+            batch_size=batch_size,
+            max_batch_delay=max_batch_delay,
             queue_size=queue,
             surge=100 if surge is None else surge,
         )

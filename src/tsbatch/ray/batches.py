@@ -87,11 +87,6 @@ class Batches:
     _line: deque[Ticket] = field(default_factory=deque)
     _worker: asyncio.Task[None] | None = None
 
-    @property
-    def waiting(self) -> int:
-        """Requests in line."""
-        return len(self._line)
-
     async def answer(self, request: Request, deadline: float | None = None) -> Reply:
         """The answer to one request, whatever happens to its batch."""
         if self.overdue:

@@ -17,6 +17,8 @@ def deployment(
     autoscale: tuple[int, int] | None = None,
     cpus: float | None = None,
     gpus: float | None = None,
+    batch_size: int | None = None,
+    max_batch_delay: int | None = None,
     queue_size: int | None = None,
     surge: int = 100,
     **options: Any,
@@ -30,6 +32,8 @@ def deployment(
         autoscale: the fewest and the most, in place of ``replicas``.
         cpus: cores that each replica reserves, and its torch threads; ``tsbatch.threads``, or 1.
         gpus: GPUs that each replica reserves, also a part of one; 1 where model-config.yaml asks for a GPU.
+        batch_size: requests in a batch, at most; ``batchSize`` when left out.
+        max_batch_delay: ms to wait for a batch to fill; ``maxBatchDelay`` when left out.
         queue_size: requests that wait at each proxy, at most; ``jobQueueSize`` when left out.
         surge: percent of the replicas that an update starts before it ends the old ones.
         options: further arguments of ``ray.serve.deployment``; they win.
@@ -48,6 +52,8 @@ def deployment(
         autoscale=autoscale,
         cpus=cpus,
         gpus=gpus,
+        batch_size=batch_size,
+        max_batch_delay=max_batch_delay,
         queue_size=queue_size,
         surge=surge,
     )

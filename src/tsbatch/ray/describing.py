@@ -35,7 +35,8 @@ async def describe(batches: Batches, own: Reply | None) -> dict[str, Any]:
         "startupTimeout": round(settings.startup_timeout),
         "loadedAtStartup": True,
         "workers": await _replicas(),
-        "jobQueueStatus": {"remainingCapacity": None, "pendingRequests": batches.waiting},
+        # What waits at Ray's proxies is not known here; what waits here has left their queue.
+        "jobQueueStatus": {"remainingCapacity": settings.queue_size, "pendingRequests": 0},
     }
     if own is not None:
         described["customizedMetadata"] = json.loads(own.body)

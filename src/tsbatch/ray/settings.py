@@ -104,6 +104,8 @@ def ray_settings(
     autoscale: tuple[int, int] | None = None,
     cpus: float | None = None,
     gpus: float | None = None,
+    batch_size: int | None = None,
+    max_batch_delay: int | None = None,
     queue_size: int | None = None,
     surge: int = 100,
 ) -> RaySettings:
@@ -117,7 +119,9 @@ def ray_settings(
     except SettingsError as error:
         raise UsageError(f"{name}: {error}") from None
     numbers = {key: _whole(config, key, default) for key, default in TORCHSERVE_DEFAULTS.items()}
-    _check(replicas, autoscale, {"--cpus": cpus, "--gpus": gpus}, surge)
+    _check(replicas, autoscale, {"--cpus": cpus, "--gpus": gpus, "--max-batch-delay": max_batch_delay}, surge)
+    if batch_size is not None and batch_size < 1:
+        raise UsageError(f"--batch-size is {batch_size}; expected 1 or more")
     threads = own.threads if isinstance(own.threads, int) else 1
     on_gpu = own.device.startswith("cuda") or config.get("deviceType") == "gpu"
     return RaySettings(
@@ -125,8 +129,8 @@ def ray_settings(
         replicas=autoscale or replicas or numbers["minWorkers"],
         cpus=float(threads) if cpus is None else cpus,
         gpus=float(on_gpu) if gpus is None else gpus,
-        batch_size=numbers["batchSize"],
-        batch_delay=numbers["maxBatchDelay"] / 1000,
+        batch_size=numbers["batchSize"] if batch_size is None else batch_size,
+        batch_delay=(numbers["maxBatchDelay"] if max_batch_delay is None else max_batch_delay) / 1000,
         queue_size=numbers["jobQueueSize"] if queue_size is None else queue_size,
         response_timeout=float(numbers["responseTimeout"]),
         startup_timeout=float(numbers["startupTimeout"]),

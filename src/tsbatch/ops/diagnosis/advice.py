@@ -18,6 +18,14 @@ from tsbatch.ops.diagnosis.regimes import DUE, Regime
 
 Setting = Literal["maxBatchDelay", "workers", "batchSize", "threads"]
 
+ON_RAY: Final[dict[Setting, str]] = {
+    "maxBatchDelay": "--max-batch-delay",
+    "workers": "--replicas",
+    "batchSize": "--batch-size",
+    "threads": "--cpus",
+}
+"""Options of ``tsbatch ray deploy``."""
+
 WORTH: Final = 0.1
 """A wait of at least this share of the latency is taken on before anything else is added."""
 
@@ -47,8 +55,10 @@ class Change:
             return f"tsbatch:\n  threads: {self.new}"
         return f"{self.setting}: {self.new}"
 
-    def command(self, model: str) -> str | None:
+    def command(self, model: str, engine: str | None = None) -> str | None:
         """The command that makes it on a running server; None when the archive must change."""
+        if engine == "ray":
+            return f"tsbatch ray deploy ARCHIVE --name {model} {ON_RAY[self.setting]} {self.new}"
         if self.setting == "threads":
             return None
         if self.setting == "workers":
@@ -73,9 +83,9 @@ class Advice:
     disproof: str
     leave: Sequence[str] = ()
 
-    def to_json(self, model: str) -> dict[str, Any]:
+    def to_json(self, model: str, engine: str | None = None) -> dict[str, Any]:
         """As one JSON object, with the command and the lines of YAML."""
-        made = {"command": self.change.command(model), "yaml": self.change.yaml()} if self.change else {}
+        made = {"command": self.change.command(model, engine), "yaml": self.change.yaml()} if self.change else {}
         return {**asdict(self), **made}
 
 

@@ -60,7 +60,7 @@ class Diagnosis:
             "evidence": {**self.evidence.to_json(), "said": list(self.finding.evidence)},
             "split": self.split.to_json(),
             "traps": list(self.traps),
-            "advice": self.advice.to_json(self.known.model),
+            "advice": self.advice.to_json(self.known.model, self.known.engine),
             "known": self.known.to_json(),
             "remarks": list(self.remarks),
         }

@@ -21,6 +21,7 @@ class Known:
         free_memory: bytes that are free on its machine.
         worker_cores: cores that one worker keeps busy while it is in its handler.
         threads: torch threads of one worker.
+        engine: ``ray`` where Ray Serve answers; TorchServe otherwise.
     """
 
     model: str = ""
@@ -34,6 +35,7 @@ class Known:
     free_memory: int | None = None
     worker_cores: float | None = None
     threads: int | None = None
+    engine: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As one JSON object."""
@@ -58,5 +60,6 @@ class Known:
             batch_size=model.get("batchSize"),
             max_batch_delay=max(0, delay) if delay is not None else None,
             queue_size=size or None,
+            engine=model.get("engine"),
             **more,
         )

@@ -32,7 +32,7 @@ def _next(diagnosis: Diagnosis) -> None:
     advice = diagnosis.advice
     print(f"\nNext single change: {advice.change or 'none'}\n  {advice.why}")
     if advice.change is not None:
-        command = advice.change.command(diagnosis.known.model or "MODEL")
+        command = advice.change.command(diagnosis.known.model or "MODEL", diagnosis.known.engine)
         if command:
             print(f"    {command}")
         print("  or in model-config.yaml:")

@@ -76,6 +76,7 @@ def known_of_result(result: BenchResult, runs: Sequence[Run]) -> Known:
         known["cores"] = result.environment.get("cores")
         known["worker_memory"] = int(max(memory))
         known["worker_cores"] = _cores_while_busy(runs, workers)
+    known["engine"] = result.target.get("engine")
     return Known(model=result.target.get("model") or "", version=result.target.get("version") or "", **known)
 
 

@@ -41,6 +41,7 @@ class Target:
         origins: for each setting who set it, as far as that is known.
         pids: name and process id of its workers and of the server, as far as they are on this machine.
         log_dir: the server's log folder, if it is ours.
+        engine: ``ray`` where Ray Serve answers, as far as the server was asked.
     """
 
     address: Address
@@ -51,6 +52,7 @@ class Target:
     origins: Mapping[str, str] = field(default_factory=dict)
     pids: Mapping[str, int] = field(default_factory=dict)
     log_dir: Path | None = None
+    engine: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object, without the token."""
@@ -59,6 +61,7 @@ class Target:
             "address": f"{scheme}://{self.address.netloc}{self.address.path}",
             "model": self.model,
             "version": self.version,
+            "engine": self.engine,
             "settings": dict(self.settings),
             "origins": dict(self.origins),
         }
@@ -97,7 +100,7 @@ def find_target(
 def _by_address(url: str, management: str | None) -> Target:
     address = Address.parse(url)
     tokens = FixedToken(os.environ.get("TSBATCH_TOKEN") or None)
-    model = MODEL_IN_PATH.match(address.path)
+    model = MODEL_IN_PATH.search(address.path)
     if management is None or model is None:
         return Target(address=address, tokens=tokens, model=unquote(model[1]) if model else None)
     with Management(management, tokens) as api:
@@ -119,6 +122,7 @@ def _described(
         origins={} if running is None else {**origins(running, described), "workers": READY},
         pids=pids,
         log_dir=running.log_dir if running else None,
+        engine=described.get("engine"),
     )
 
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 from tsbatch.errors import UsageError
+from tsbatch.ops.failure import ServerError
 from tsbatch.ops.ray import local
 
 AUTO: Final = "auto"
 HERE: Final = "127.0.0.1"
+SECONDS_TO_CONNECT: Final = 5.0
 QUIET: Final = ("ray", "ray.serve", "ray._private.worker")
 """Loggers that tell on stderr what the command's own progress tells."""
 
@@ -46,36 +50,75 @@ def connected(address: str, *, start_here: bool = False) -> Iterator[Cluster]:
 
     Raises:
         UsageError: there is none, and nobody asked to start one.
+        ServerError: the one on this machine cannot be started, or does not answer.
     """
-    import ray
-
-    started = False
-    mine = local.running() if address == AUTO and "RAY_ADDRESS" not in os.environ else None
-    chosen = mine.address if mine else address
-    if not _reach(ray, chosen):
+    started, mine = False, local.running()
+    if mine is not None and address in (AUTO, mine.address) and "RAY_ADDRESS" not in os.environ:
+        _join(mine)
+    elif not _reach(address):
         if address != AUTO:
-            raise UsageError(f"--address {address}: no Ray cluster answers there")
+            raise UsageError(
+                f"--address {address}: no Ray cluster answers there, or not to this user: one that wants a token needs"
+                " RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or ~/.ray/auth_token"
+            )
         if not start_here:
             raise UsageError(
                 "no Ray cluster runs here, and RAY_ADDRESS names none: give --address HOST:PORT, or --local to start a"
                 " Ray on this machine"
             )
-        chosen, started = local.start().address, True
-        if not _reach(ray, chosen):
-            raise UsageError(f"the Ray that was started at {chosen} does not answer; its logs: {local.logs()}")
+        started = True
+        _join(local.start())
+    import ray
+
     try:
         yield Cluster(ray.get_runtime_context().gcs_address, started)
     finally:
         ray.shutdown()
 
 
-def _reach(ray: Any, address: str) -> bool:
+def _join(mine: local.LocalRay) -> None:
+    os.environ.update(mine.environment)
+    if not _reach(mine.address):
+        raise ServerError(f"the Ray that --local started at {mine.address} does not answer; its logs: {mine.logs}")
+
+
+def _reach(address: str) -> bool:
+    """Connect; False where nobody answers."""
+    if address != AUTO and "://" not in address and not _listens(address):
+        return False
+    import ray
+
     for name in QUIET:
         logging.getLogger(name).setLevel(logging.ERROR)
     environment = _of_replicas(address)
     try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, runtime_env=environment)
+        with _nothing_on_stderr():
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, runtime_env=environment)
     except (ConnectionError, TimeoutError, RuntimeError, ValueError):
+        return False
+    return True
+
+
+@contextmanager
+def _nothing_on_stderr() -> Iterator[None]:
+    """Ray's own code in C++ tells there of every try to connect, and asks nobody."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def _listens(address: str) -> bool:
+    """Whether anybody does: Ray itself would go on trying for a minute."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), SECONDS_TO_CONNECT).close()
+    except (OSError, ValueError, OverflowError):
         return False
     return True
 

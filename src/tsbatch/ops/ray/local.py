@@ -1,13 +1,15 @@
 """A Ray of one node on this machine, started by ``tsbatch ray deploy --local`` and ended by ``undeploy``.
 
-It listens on 127.0.0.1 alone and lives on when the command ends. What belongs to it is found again by an environment
-variable that all of its processes inherit, so that ending it ends nothing else (``ray stop`` would end every Ray here).
+It listens on 127.0.0.1 alone, wants a token of its own, and lives on when the command ends. What belongs to it is found
+again by an environment variable that all of its processes inherit, so that ending it ends nothing else (``ray stop``
+would end every Ray here).
 """
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -49,40 +51,67 @@ class LocalRay:
     work_dir: str
     process: ProcessRef
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process needs in its environment, before it imports Ray, to be let in."""
+        return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(Path(self.work_dir, "token"))}
 
-def start() -> LocalRay:
+    @property
+    def logs(self) -> str:
+        """Where its logs lie."""
+        return str(Path(self.work_dir, "session_latest", "logs"))
+
+
+def start(cores: int | None = None) -> LocalRay:
     """Start it, and wait until it takes connections.
+
+    Args:
+        cores: what its replicas can reserve; the machine's when left out.
 
     Raises:
         ServerError: it ended, or did not come up.
     """
+    _state_file().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="tsb-ray-"))  # short: Ray's sockets lie in it, and their paths have 107 bytes
+    write_private(folder / "token", secrets.token_hex(32))
     port, metrics, agent, client = free_ports(4)
+    address = f"127.0.0.1:{port}"
+    own = LocalRay(address, str(folder), ProcessRef(0, 0)).environment
     command = [
         *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"),
         *("--node-ip-address=127.0.0.1", f"--port={port}", f"--temp-dir={folder}", "--include-dashboard=false"),
         *(f"--metrics-export-port={metrics}", f"--dashboard-agent-listen-port={agent}"),
         *(f"--ray-client-server-port={client}", f"--object-store-memory={OBJECT_STORE}"),
     ]
+    command += [] if cores is None else [f"--num-cpus={cores}"]
     with (folder / "start.log").open("wb") as log:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env={**os.environ, **ENVIRONMENT, MARK: str(folder)},
+            env={**os.environ, **ENVIRONMENT, **own, MARK: str(folder)},
             **apart(),
         )
-    found = LocalRay(f"127.0.0.1:{port}", str(folder), ProcessRef.of(process.pid))
-    write_private(_state_file(), json.dumps(asdict(found)))
+    found = LocalRay(address, str(folder), ProcessRef.of(process.pid))
+    try:
+        write_private(_state_file(), json.dumps(asdict(found)))
+        _wait(process, folder / "start.log")
+    except BaseException:
+        end(found)
+        raise
+    finally:
+        process.returncode = 0  # it lives on without this process, of which Popen would complain
+    return found
+
+
+def _wait(process: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + SECONDS_TO_START
-    while "Ray runtime started" not in (said := (folder / "start.log").read_text("utf-8", "replace")):
+    while "Ray runtime started" not in (said := log.read_text("utf-8", "replace")):
         if process.poll() is not None or time.monotonic() > deadline:
-            end(found)
             lines = [line.strip() for line in said.splitlines() if line.strip()] or ["it said nothing"]
             raise ServerError(f"Ray could not be started here: {lines[-1][:300]}")
         time.sleep(0.1)
-    return found
 
 
 def running() -> LocalRay | None:
@@ -106,12 +135,6 @@ def end(found: LocalRay) -> None:
     psutil.wait_procs([child for child in psutil.Process().children() if child.pid == found.process.pid], timeout=1)
     shutil.rmtree(found.work_dir, ignore_errors=True)
     _state_file().unlink(missing_ok=True)
-
-
-def logs() -> str:
-    """Where its logs lie."""
-    found = running()
-    return str(Path(found.work_dir, "session_latest", "logs")) if found else "gone with it"
 
 
 def _state_file() -> Path:

@@ -78,7 +78,7 @@ def next_change(diagnosis: Diagnosis) -> list[Part]:
     advice, change = diagnosis.advice, diagnosis.advice.change
     code = ""
     if change is not None:
-        command = change.command(diagnosis.known.model or "MODEL")
+        command = change.command(diagnosis.known.model or "MODEL", diagnosis.known.engine)
         code = f"{command}\n\n" if command else ""
         code += f"# or in model-config.yaml:\n{change.yaml()}"
     parts = [

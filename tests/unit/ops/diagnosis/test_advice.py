@@ -183,6 +183,18 @@ def test_neighbours_bursts_and_other_failures_are_told():
     ]
 
 
+def test_the_command_is_that_of_the_engine():
+    change = Change("workers", 1, 2)
+    assert change.command("m") == "tsbatch scale m --workers 2"
+    assert change.command("m", "ray") == "tsbatch ray deploy ARCHIVE --name m --replicas 2"
+    assert Change("maxBatchDelay", 50, 1).command("m", "ray").endswith("--max-batch-delay 1")
+    assert Change("threads", 2, 1).command("m", "ray").endswith("--cpus 1")
+    diagnosis = diagnose(
+        lonely(gap=500, delay=50, handler=20), replace(ROOMY, model="m", max_batch_delay=50, engine="ray")
+    )
+    assert diagnosis.to_json()["advice"]["command"].startswith("tsbatch ray deploy ")
+
+
 def test_a_headline_and_sentences_for_every_regime():
     evidence = evidence_of(assembling(every=20, delay=200, handler=40), Known(batch_size=64))
     for part, regime in (("queue", Regime.QUEUE), ("handler", Regime.COMPUTE), ("outside", Regime.OUTSIDE)):

@@ -1,0 +1,114 @@
+"""Issue 8, line 2: a cluster of three nodes that loses one, gets one, and is updated, under load."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections import Counter
+
+import pytest
+
+from tests.acceptance.ray_side import ENVIRONMENT, RayHere, Steady, sleeper, wait_until
+from tsbatch.ops.ports import free_ports
+from tsbatch.ray.proxy import CALLBACK, VARIABLE
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own, which is in this process here alone
+RATE = 20.0
+PATH = "/predictions/sleeper"
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Three nodes of one core each; Serve listens on the first, which stays."""
+    os.environ.update({**ENVIRONMENT, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)})
+    ray = pytest.importorskip("ray")
+    from ray import serve
+    from ray.cluster_utils import Cluster
+
+    head = {
+        "num_cpus": 1,
+        "include_dashboard": False,
+        "node_ip_address": "127.0.0.1",
+        "object_store_memory": 100_000_000,
+    }
+    found = Cluster(initialize_head=True, head_node_args=head)
+    found.nodes = [add_node(found) for _ in range(2)]
+    hook = {"worker_process_setup_hook": "tsbatch.ray.loopback.listen_here_only"}
+    ray.init(address=found.address, runtime_env=hook, log_to_driver=False)
+    port = free_ports(1)[0]
+    # Connections to a node that is gone would be cut; in front of a real cluster stands a balancer that tries another.
+    serve.start(
+        proxy_location="HeadOnly",
+        http_options={"host": "127.0.0.1", "port": port},
+        controller_options={"runtime_env": {"env_vars": {VARIABLE: CALLBACK}}},
+    )
+    found.running = RayHere(found.address, port, ENVIRONMENT)
+    try:
+        yield found
+    finally:
+        serve.shutdown()
+        ray.shutdown()
+        found.shutdown()
+
+
+def add_node(cluster):
+    return cluster.add_node(num_cpus=1, node_ip_address="127.0.0.1", object_store_memory=100_000_000)
+
+
+def where(running):
+    """The nodes with a replica that answers, and how many replicas there are."""
+    (application,) = running.status()["applications"]
+    replicas = application["deployments"]["sleeper"]["replicas"]
+    return [replica["node"] for replica in replicas if replica["state"] == "RUNNING"]
+
+
+def tags(sent):
+    return Counter(one.answer.json()["tag"] for one in sent if one.ok)
+
+
+def test_line_2_a_node_lost_a_node_won_and_an_update(cluster, tmp_path, record_property):
+    running = cluster.running
+    first = sleeper(tmp_path / "1", fixed=150)
+    told = running.deploy(first, "sleeper", "--replicas", "3")
+    assert told["url"].endswith(PATH)
+    assert len(set(where(running))) == 3, "replicas on all three nodes"
+    with Steady(running, PATH, rate=RATE) as load:
+        wait_until(lambda: len(load.sent) >= 60)
+        assert len({one.answer.json()["pid"] for one in load.sent}) == 3, "all three answer"
+        assert all(one.ok for one in load.sent)
+
+        lost_at = time.monotonic()
+        in_flight = RATE * 0.15 + 3
+        cluster.remove_node(cluster.nodes.pop(), allow_graceful=False)
+        time.sleep(10)
+        failed = [one for one in load.sent if not one.ok]
+        record_property("line2_lost", f"{len(failed)} failed: {Counter(one.answer.status for one in failed)}")
+        assert len(failed) <= in_flight, "at most what was in flight on the node"
+        for one in failed:
+            assert one.answer.status == 503
+            assert one.answer.headers["retry-after"] == "1"
+            assert "replica" in one.answer.json()["message"]
+        back = max((one.at + one.took for one in failed), default=lost_at) - lost_at
+        good = [one for one in load.since(lost_at + back) if one.ok]
+        rate = len(good) / (max(one.at for one in good) - lost_at - back)
+        record_property("line2_back", f"{rate:.1f} requests/s again after {back:.1f} s")
+        assert rate >= 0.9 * RATE
+        assert len(where(running)) == 2
+
+        won_at = time.monotonic()
+        cluster.nodes.append(add_node(cluster))
+        wait_until(lambda: len(set(where(running))) == 3, 120)
+        pids = {one.answer.json()["pid"] for one in load.since(lost_at) if one.ok}
+        wait_until(lambda: {one.answer.json()["pid"] for one in load.sent if one.ok} - pids, 60)
+        record_property("line2_won", f"the new node answers after {time.monotonic() - won_at:.1f} s")
+
+        updated_at = time.monotonic()
+        running.deploy(sleeper(tmp_path / "2", fixed=150, tag="second"), "sleeper", "--replicas", "3")
+        wait_until(lambda: tags(load.sent[-20:]) == {"second": 20}, 60)
+        record_property("line2_updated", f"updated in {time.monotonic() - updated_at:.1f} s")
+    bad = [one for one in load.since(won_at) if not one.ok]
+    record_property("line2_update", f"{len(load.since(updated_at))} requests, {len(bad)} failed")
+    assert bad == []
+    running.undeploy("sleeper")
+    assert running.status()["applications"] == []
