@@ -183,6 +183,17 @@ CHECKS = (
         tests=("tests/unit/ops/simulation/test_planning.py", "tests/unit/ops/simulation/test_simulator.py"),
     ),
     Check(7, 7, "requests a second that are simulated", scripts=("benchmarks/simulate.py",)),
+    Check(8, 1, "the same archives on TorchServe and on Ray Serve: the same answers", minutes=40),
+    Check(8, 2, "a Ray cluster of three nodes that loses one, gets one, and is updated, under load"),
+    Check(
+        8,
+        3,
+        "tsbatch on Ray beside Ray's own way and beside TorchServe",
+        scripts=("benchmarks/ray_serve.py",),
+        minutes=40,
+    ),
+    Check(8, 4, "1, 2, 4 and 8 replicas, and what plan says of them", scripts=("benchmarks/ray_replicas.py",)),
+    Check(8, 5, "without Ray everything else works"),
     Check(8, 6, "KServe's manifests of three models, and what their pods would run", minutes=30),
 )
 

@@ -62,7 +62,9 @@ def test_help_names_every_verb_in_its_panel(capsys, monkeypatch):
 
 def test_every_verb_has_json_and_help_for_each_option():
     group = typer.main.get_command(cli.build_app())
-    for name, command in group.commands.items():
+    verbs = [(name, command) for name, command in group.commands.items() if not hasattr(command, "commands")]
+    verbs += [(f"ray {name}", command) for name, command in group.commands["ray"].commands.items()]
+    for name, command in verbs:
         options = {option: param for param in command.params for option in param.opts}
         assert "--json" in options, f"{name} has no --json"
         assert all(param.help for param in command.params if param.name != "help"), f"{name} has an option without help"

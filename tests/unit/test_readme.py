@@ -62,6 +62,9 @@ def test_commands_exist_with_their_options(line):
         if words[:1] == ["--version"]:
             continue
         command = app.commands[words[0]]
+        if hasattr(command, "commands") and words[1:2] != ["--help"]:  # verbs under a verb
+            words = words[1:]
+            command = command.commands[words[0]]
         command.make_context(words[0], words[1:], resilient_parsing="--help" in words)
 
 

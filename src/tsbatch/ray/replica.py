@@ -59,7 +59,7 @@ class Replica:
         return build(self._batches, self._close)
 
     def check_health(self) -> None:
-        """Asked by Ray every ten seconds; a replica that raises is replaced."""
+        """Asked by Ray every few seconds; a replica that goes on raising is replaced."""
         if self._batches.overdue:
             raise RuntimeError("a batch took longer than responseTimeout and still holds the handler")
 
@@ -84,8 +84,10 @@ class Replica:
 
     def _close(self) -> None:
         """What ``close`` is for: called once all requests are answered."""
+        handler, thread = self._batches.handler, self._batches.thread
         try:
-            self._batches.thread.submit(self._batches.handler.close).result()
+            # In the handler's own thread, unless that is the one that hangs.
+            handler.close() if self._batches.overdue else thread.submit(handler.close).result()
         except Exception:
             logger.exception("closing failed")
         self._release()

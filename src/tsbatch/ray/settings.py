@@ -24,6 +24,8 @@ MAX_REQUEST_SIZE: Final = 6_553_500
 """TorchServe's default max_request_size, in bytes."""
 RETRY_AFTER: Final = 1
 """Seconds that a client is told to wait after a 503."""
+SECONDS_BETWEEN_CHECKS: Final = 5.0
+"""Between two health checks; Ray replaces a replica that has failed three of them."""
 SECONDS_TO_END: Final = 10.0
 """Added to responseTimeout: what a replica may take from being told to end, to its requests' answers, to its end."""
 
@@ -90,6 +92,7 @@ class RaySettings:
             "max_ongoing_requests": self.ongoing,
             "max_queued_requests": self.queue_size,
             "backpressure_config": {"status_code": 503, "retry_after_s": RETRY_AFTER},
+            "health_check_period_s": SECONDS_BETWEEN_CHECKS,
             "graceful_shutdown_timeout_s": self.response_timeout + SECONDS_TO_END,
             "graceful_shutdown_wait_loop_s": 0.5,
             "max_surge_percent": self.surge,

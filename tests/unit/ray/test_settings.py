@@ -28,6 +28,7 @@ def test_every_setting_that_has_a_counterpart_is_mapped():
         "max_ongoing_requests": 16,
         "max_queued_requests": 50,
         "backpressure_config": {"status_code": 503, "retry_after_s": 1},
+        "health_check_period_s": 5.0,
         "graceful_shutdown_timeout_s": 40.0,
         "graceful_shutdown_wait_loop_s": 0.5,
         "max_surge_percent": 100,

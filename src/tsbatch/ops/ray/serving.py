@@ -210,11 +210,11 @@ def undeploy(name: str) -> list[str]:
     Raises:
         UsageError: there is none of that name.
     """
-    from ray import serve
-
     there = sorted(_details()["applications"])
     if name not in there:
         known = ", ".join(there) or "none"
         raise UsageError(f"no application named {name!r} is deployed; deployed: {known}")
+    from ray import serve
+
     serve.delete(name)
     return [other for other in there if other != name]

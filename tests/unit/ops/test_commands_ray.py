@@ -1,0 +1,260 @@
+"""The verbs of ``tsbatch ray``, without a cluster: what they are told, what they say."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+
+import pytest
+
+from tests.unit.ray.replica_side import handler_archive
+from tsbatch.cli import main
+from tsbatch.ops.failure import LoadFailed
+from tsbatch.ops.ray import cluster, local, serving
+from tsbatch.ops.ray.cluster import Cluster
+from tsbatch.ops.ray.serving import Deployed, Http, reason_in
+from tsbatch.ray.settings import RaySettings
+
+APPLICATION = {
+    "status": "RUNNING",
+    "message": "",
+    "route_prefix": "/",
+    "last_deployed_time_s": 0.0,
+    "deployments": {
+        "m": {
+            "status": "HEALTHY",
+            "message": "",
+            "target_num_replicas": 2,
+            "replicas": [
+                {"replica_id": "a", "state": "RUNNING", "node_id": "n" * 40},
+                {"replica_id": "b", "state": "STARTING", "node_id": None},
+            ],
+        }
+    },
+}
+DETAILS = {"http_options": {"host": "0.0.0.0", "port": 8000}, "applications": {"m": APPLICATION}, "proxies": {}}
+NODE = {"id": "n" * 12, "address": "127.0.0.1", "alive": True, "cpus": 4.0, "gpus": 0.0}
+
+
+class Connected:
+    """Stands in for ``connected``; notes how it was called."""
+
+    def __init__(self, started=False):
+        self.started, self.asked = started, []
+
+    def __call__(self, address, **options):
+        self.asked.append((address, options))
+        return self
+
+    def __enter__(self):
+        return Cluster("127.0.0.1:6379", self.started)
+
+    def __exit__(self, *_):
+        pass
+
+
+@pytest.fixture
+def connected(monkeypatch):
+    found = Connected()
+    monkeypatch.setattr(cluster, "connected", found)
+    monkeypatch.setattr(cluster, "nodes", lambda: [NODE])
+    monkeypatch.setattr(serving, "_details", lambda: DETAILS)
+    return found
+
+
+@pytest.mark.parametrize("words", [["deploy", "m.mar"], ["status"], ["undeploy", "m"]])
+def test_without_ray_it_says_what_to_install(words, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert main(["ray", *words]) == 2
+    assert capsys.readouterr().err == 'tsbatch: Ray Serve is not installed: pip install "tsbatch[ray]"\n'
+
+
+def test_the_module_says_it_too(monkeypatch):
+    import tsbatch.ray
+
+    assert callable(tsbatch.ray.deployment)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ImportError, match=r"pip install \"tsbatch\[ray\]\""):
+        tsbatch.ray.deployment  # noqa: B018
+    with pytest.raises(AttributeError, match="nothing"):
+        tsbatch.ray.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "words, says",
+    [
+        (["nowhere.mar"], "no such archive here"),
+        (["MAR", "--autoscale", "3"], "--autoscale is '3'; expected MIN:MAX"),
+        (["MAR", "--autoscale", "3:1"], "--autoscale is 3:1"),
+        (["MAR", "--replicas", "2", "--autoscale", "1:2"], "--replicas and --autoscale"),
+        (["MAR", "--surge", "500"], "--surge is 500"),
+        (["MAR", "--batch-size", "0"], "--batch-size"),
+    ],
+)
+def test_wrong_usage_is_said_before_anything_is_connected(words, says, tmp_path, capsys, connected):
+    archive = str(handler_archive(tmp_path))
+    assert main(["ray", "deploy", *(archive if word == "MAR" else word for word in words)]) == 2
+    assert says in capsys.readouterr().err
+    assert connected.asked == []
+
+
+def test_what_is_deployed_is_told(tmp_path, capsys, connected, monkeypatch):
+    asked = {}
+
+    def deploy(source, settings, **options):
+        asked.update(options, source=source, settings=settings)
+        return Deployed(name=settings.name, version=source.version, url="http://x/predictions/d", settings=settings)
+
+    monkeypatch.setattr(serving, "deploy", deploy)
+    words = [
+        "--name",
+        "d",
+        "--replicas",
+        "3",
+        "--cpus",
+        "2",
+        "--queue",
+        "9",
+        "--port",
+        "8001",
+        "--max-batch-delay",
+        "7",
+    ]
+    connected.started = True
+    archive = str(handler_archive(tmp_path))
+    assert main(["ray", "deploy", archive, *words, "--local"]) == 0
+    said = capsys.readouterr()
+    assert said.out == "d 1.5: http://x/predictions/d\n"
+    assert "started a Ray on this machine" in said.err
+    assert "replicas: 3 (2 cores each), batches of up to 4 within 7 ms, up to 9 waiting" in said.err
+    assert connected.asked == [("auto", {"start_here": True})]
+    assert (asked["route"], asked["http"], asked["surge"]) == ("/", Http("127.0.0.1", 8001), None)
+    assert main(["ray", "deploy", archive, "--autoscale", "1:4", "--gpus", "0.5", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["schema"], told["settings"]["replicas"], told["settings"]["gpus"]) == (1, [1, 4], 0.5)
+
+
+def test_status(capsys, connected, monkeypatch):
+    assert main(["ray", "status", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    (application,) = told["applications"]
+    assert application["url"] == "http://127.0.0.1:8000/predictions/m"
+    assert application["deployments"]["m"]["wanted"] == 2
+    assert told["nodes"] == [NODE]
+    assert main(["ray", "status"]) == 0
+    assert "1 of 2" in capsys.readouterr().out
+    failed = {**APPLICATION, "status": "DEPLOY_FAILED", "message": "x\ntsbatch.errors.LoadError: no weights\n"}
+    monkeypatch.setattr(serving, "_details", lambda: {**DETAILS, "applications": {"m": failed}})
+    assert main(["ray", "status"]) == 1
+    assert "m: no weights" in capsys.readouterr().err
+
+
+def test_undeploy_names_what_is_there(capsys, connected):
+    assert main(["ray", "undeploy", "other"]) == 2
+    assert "no application named 'other' is deployed; deployed: m" in capsys.readouterr().err
+
+
+def test_undeploy_ends_the_local_ray_with_the_last_application(capsys, connected, monkeypatch):
+    mine = local.LocalRay("127.0.0.1:6379", "/nowhere", local.ProcessRef(1, 0))
+    ended = []
+    monkeypatch.setattr(local, "running", lambda: mine)
+    monkeypatch.setattr(local, "end", ended.append)
+    for left, wanted in ((["other"], []), ([], [mine])):
+        monkeypatch.setattr(serving, "undeploy", lambda _, left=left: left)
+        assert main(["ray", "undeploy", "m", "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert (told["left"], told["ended_ray"], ended) == (left, bool(wanted), wanted)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense", "127.0.0.1:99999999"])
+def test_an_address_where_nobody_answers_is_said_at_once(address, capsys):
+    assert main(["ray", "status", "--address", address]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"tsbatch: --address {address}: no Ray cluster answers there")
+
+
+def test_no_cluster_at_all(capsys, monkeypatch):
+    monkeypatch.setattr(cluster, "_reach", lambda _: False)
+    assert main(["ray", "status"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "no Ray cluster runs here" in line
+    assert "--local" in line
+
+
+def test_nothing_reaches_stderr_while_connecting(capfd):
+    with cluster._nothing_on_stderr():
+        os.write(2, b"gcs_client.cc: tried again\n")
+    os.write(2, b"after\n")
+    assert capfd.readouterr().err == "after\n"
+
+
+def test_somebody_listens():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert cluster._listens(f"127.0.0.1:{server.getsockname()[1]}")
+
+
+def test_only_a_cluster_of_this_machine_keeps_its_replicas_to_it():
+    assert cluster._of_replicas("127.0.0.1:6379")["worker_process_setup_hook"]
+    assert cluster._of_replicas("10.0.0.1:6379") == {}
+    assert Cluster("127.0.0.1:6379").here
+    assert not Cluster("10.0.0.1:6379").here
+
+
+@pytest.mark.parametrize(
+    "message, wanted",
+    [
+        (
+            "a\nTraceback\n  File x\ntsbatch.errors.LoadError: m.mar: no weights; pack it again\n",
+            "m.mar: no weights; pack it again",
+        ),
+        (
+            "first\nThe deployment failed to start 3 times in a row.\n",
+            "The deployment failed to start 3 times in a row.",
+        ),
+        ("", "Ray says nothing more"),
+    ],
+)
+def test_the_reason_in_rays_message(message, wanted):
+    assert reason_in(message) == wanted
+
+
+def test_a_deployment_that_fails_is_a_load_that_failed(monkeypatch):
+    failed = {**APPLICATION, "status": "DEPLOY_FAILED", "message": "tsbatch.errors.LoadError: no weights"}
+    monkeypatch.setattr(serving, "_details", lambda: {**DETAILS, "applications": {"m": failed}})
+    with pytest.raises(LoadFailed, match="the model m cannot load: no weights"):
+        serving._wait(RaySettings(name="m"), 0.0, lambda _: None)
+
+
+def test_how_it_goes_is_told(monkeypatch):
+    fresh = {**APPLICATION, "last_deployed_time_s": time.time()}
+    states = iter([APPLICATION, {**fresh, "status": "DEPLOYING"}, fresh])
+    monkeypatch.setattr(serving, "_details", lambda: {**DETAILS, "applications": {"m": next(states)}})
+    monkeypatch.setattr(serving.time, "sleep", lambda _: None)
+    said = []
+    serving._wait(RaySettings(name="m"), time.time(), said.append)
+    assert said == ["m: 1 of 2 replicas answer"] * 2, "what was deployed before is not what was waited for"
+
+
+@pytest.mark.parametrize(
+    "route, says", [("x", "--route is 'x'"), ("/x/", "--route is '/x/'"), ("/", "answers at / already")]
+)
+def test_a_route_that_cannot_be(route, says):
+    from tsbatch.errors import UsageError
+
+    with pytest.raises(UsageError, match=says):
+        serving._check_route(DETAILS, "other", route)
+    serving._check_route(DETAILS, "m", "/")
+    serving._check_route(DETAILS, "other", "/other")
+
+
+def test_room_on_some_node(connected):
+    from tsbatch.errors import UsageError
+
+    serving._check_room(RaySettings(name="m", cpus=4))
+    with pytest.raises(
+        UsageError, match="reserves 5 cores and 0 GPUs, and the largest of the cluster's 1 nodes has 4 and 0"
+    ):
+        serving._check_room(RaySettings(name="m", cpus=5))
