@@ -18,18 +18,6 @@ from tsbatch.ray.loading import load
 from tsbatch.ray.settings import ray_settings
 
 
-@pytest.fixture(autouse=True)
-def own_process_state(monkeypatch, tmp_path):
-    """What a replica changes for good in its own process."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    modules = set(sys.modules)
-    yield
-    for name in set(sys.modules) - modules:
-        if name.endswith("_handler") or name == "beside":
-            del sys.modules[name]
-
-
 def loaded(folder, source, **files):
     """Packed by nobody in particular: tsbatch would not pack most of these."""
     place = folder / "model"
