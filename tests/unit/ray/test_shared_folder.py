@@ -60,11 +60,17 @@ def test_what_a_killed_replica_left_half_done_is_filled_anew():
     found.release()
 
 
+def fill_slowly(folder):
+    (folder / "weights").write_text("half")
+    time.sleep(0.003)
+    fill(folder)
+
+
 def work(folder, count, failures):
     """Take and release the same copy again and again, as replicas that come and go."""
     tempfile.tempdir = folder
     for turn in range(count):
-        found = SharedFolder("key", fill)
+        found = SharedFolder("key", fill_slowly)
         if (found.path / "weights").read_text() != "many":
             failures.put(turn)
         time.sleep(0.001 * (os.getpid() % 3))
