@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import tempfile
 import time
 from pathlib import Path
@@ -66,21 +65,22 @@ def fill_slowly(folder):
     fill(folder)
 
 
-def work(folder, count, failures):
+def work(folder, count, together, failures):
     """Take and release the same copy again and again, as replicas that come and go."""
     tempfile.tempdir = folder
     for turn in range(count):
+        together.wait(20)  # nobody has the copy, and both want it
         found = SharedFolder("key", fill_slowly)
         if (found.path / "weights").read_text() != "many":
             failures.put(turn)
-        time.sleep(0.001 * (os.getpid() % 3))
+        time.sleep(0.002 * (turn % 2))
         found.release()
 
 
 def test_replicas_that_come_and_go_at_once_never_see_half_of_it(temporary):
     context = multiprocessing.get_context("fork")
-    failures = context.Queue()
-    workers = [context.Process(target=work, args=(str(temporary), 40, failures)) for _ in range(2)]
+    together, failures = context.Barrier(2), context.Queue()
+    workers = [context.Process(target=work, args=(str(temporary), 40, together, failures)) for _ in range(2)]
     for worker in workers:
         worker.start()
     for worker in workers:
