@@ -67,7 +67,16 @@ def check_of(archive: Path, name: str, *, ours: bool = True, second: int | None 
     if second is not None:
         memory.append(Memory(second * MB, 360 * MB, 420 * MB))
     service = [{"batch": 4, "slowest": 0.25}]
-    values = {"bytes": 80 * MB, "memory": memory, "service": service, "about": about, "version": "1.0", **more}
+    imports = {"torch": "2.13.0+cpu", "numpy": "2.4.6", "somebodys_package": "1.2"}
+    values = {
+        "imports": imports,
+        "bytes": 80 * MB,
+        "memory": memory,
+        "service": service,
+        "about": about,
+        "version": "1.0",
+        **more,
+    }
     return json.loads(json.dumps(Report(archive=archive, name=name, **values).as_json(), default=str))
 
 

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import psutil
@@ -341,6 +342,18 @@ def test_an_archive_that_brings_its_own_tsbatch(make_mar, state):
     assert report.about["is_ours"]
     assert [one["status"] for one in report.samples] == [200, 200]
     assert report.findings == []
+
+
+def test_what_was_imported_and_from_where(make_mar, state):
+    # captum is installed as well, but comes out of the archive; javaproperties is imported by a request.
+    handler = OURS.replace("return lambda", "import captum\n        return lambda")
+    handler += (
+        "\n    def postprocess(self, outputs, items):\n        import javaproperties\n        return outputs.tolist()\n"
+    )
+    report = check(make_mar(handler, config=SETTINGS, files={"captum.py": ""}), second_worker=False)
+    assert report.findings == []
+    assert report.imports.items() >= {name: version(name) for name in ("torch", "orjson", "javaproperties")}.items()
+    assert report.imports.keys().isdisjoint({"tsbatch", "captum", "matplotlib", "pytest"})
 
 
 def test_notes(make_mar, state):

@@ -181,6 +181,7 @@ def _take(report: Report, process: WorkerProcess) -> None:
     report.unable = [f"{one['what']}: {one['why']}" for one in process.all("unable")]
     report.notes += _notes(report)
     report.conclude(cores=usable_cores())
+    report.imports = (process.find("done") or {}).get("imports", {})
     _take_gpu(report, process)
 
 

@@ -60,6 +60,7 @@ class Report:
         phases: the load, phase by phase.
         memory: of the first worker and, when it was loaded, the second; bytes.
         gpu: free, total and reserved bytes of the GPU after each of the two.
+        imports: installed package: version, of what the handler imported until it had answered the samples.
         samples: each sample's name, status, reason and seconds.
         service: a row for each batch size; seconds.
         invariance, isolation: what was found out of them.
@@ -78,6 +79,7 @@ class Report:
     phases: list[Phase] = field(default_factory=list)
     memory: list[Memory] = field(default_factory=list)
     gpu: list[dict[str, int]] = field(default_factory=list)
+    imports: Mapping[str, str] = field(default_factory=dict)
     samples: Sequence[Mapping[str, Any]] = ()
     service: Sequence[Mapping[str, Any]] = ()
     invariance: Mapping[str, Any] | None = None
@@ -129,6 +131,7 @@ class Report:
             "phases": [asdict(phase) for phase in self.phases],
             "memory": [one.as_json() for one in self.memory],
             "gpu": self.gpu,
+            "imports": self.imports,
             "startup_timeout": _plain(self.startup_timeout),
             "response_timeout": _plain(self.response_timeout),
             "workers": _plain(self.workers),

@@ -53,7 +53,7 @@ def main(job_file: str) -> int:
         return 1
     with runner:
         _measure(runner, job, events)
-        events.tell("done", gpu=gpu_memory())
+        events.tell("done", gpu=gpu_memory(), imports=imported(job["folder"]))
         sys.stdin.read()  # the parent looks at this process's memory, and closes the pipe
     return 0
 
@@ -142,6 +142,16 @@ def _about(runner: Any, plan: Any) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         **{ours_: plan.config.get(theirs) for theirs, ours_ in keys.items()},
     }
+
+
+def imported(folder: str) -> dict[str, str]:
+    """Installed package: version, of all that this process has imported but tsbatch and what lies in the archive."""
+    from importlib.metadata import packages_distributions, version
+
+    loaded = ((name, str(getattr(module, "__file__", None))) for name, module in list(sys.modules.items()))
+    tops = {name.partition(".")[0] for name, file in loaded if not file.startswith(folder)}
+    homes = packages_distributions()
+    return {home: version(home) for home in sorted({home for top in tops for home in homes.get(top, ())} - {"tsbatch"})}
 
 
 def _memory_reader() -> Any:

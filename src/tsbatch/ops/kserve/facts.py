@@ -42,6 +42,7 @@ class Facts:
         private, shared, further, peak: bytes of the first worker, of each further one, and of the first at most.
         unpacked: bytes of the files in it.
         gpu: whether it was checked with a GPU.
+        imports: installed package: version, of what its worker imported when it was checked.
     """
 
     path: Path
@@ -65,6 +66,7 @@ class Facts:
     peak: int
     unpacked: int
     gpu: bool
+    imports: Mapping[str, str]
 
 
 def facts_of(mar: Path, check: Mapping[str, Any]) -> Facts:
@@ -111,6 +113,7 @@ def facts_of(mar: Path, check: Mapping[str, Any]) -> Facts:
         peak=memory[0]["peak"],
         unpacked=check["bytes"],
         gpu=bool(check["gpu"]),
+        imports=check["imports"],
     )
 
 
@@ -122,7 +125,7 @@ def read_check(path: Path) -> dict[str, Any]:
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        if not {"schema", "loads", "about", "memory", "service", "bytes", "gpu"} <= found.keys():
+        if not {"schema", "loads", "about", "memory", "service", "bytes", "gpu", "imports"} <= found.keys():
             raise ValueError
     except (ValueError, AttributeError):
         raise UsageError(

@@ -1,6 +1,6 @@
 """The image of the pods: Python, Java, torch, TorchServe, and tsbatch's worker side unless the archive brings it.
 
-The versions are those of this environment, where the archive was checked.
+The packages are those that the worker imported when the archive was checked, in the versions that it had there.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from tsbatch.errors import UsageError
 from tsbatch.ops.bundle import worker_packages
 from tsbatch.ops.kserve.facts import Facts
 from tsbatch.ops.kserve.server import MORE_ARGUMENTS, MOUNT, RUNTIME_COMMAND
-from tsbatch.ops.tasks import needs
 
 REQUIREMENTS = "requirements.txt"
 WORKER = "worker"
@@ -22,9 +21,8 @@ STORAGE = "storage"
 """The folder that lies at the storage URI, or in the image."""
 
 SERVER = ("torch", "torchserve", "requests", "PyYAML")
-"""The last two are what torchserve imports and does not declare."""
+"""What runs any archive; the last two are what torchserve imports and does not declare."""
 
-TRANSFORMERS = ("transformers", "tokenizers", "safetensors")
 USER = 1000
 """The user of KServe's runtime kserve-torchserve."""
 
@@ -50,17 +48,17 @@ CMD {command}
 
 
 def requirements(facts: Facts) -> str:
-    """The packages of the image, each with its version.
+    """The packages of the image, each with its version: what the worker imported when it was checked, and what runs it.
 
     Raises:
         UsageError: one is not installed here, so nobody knows its version.
     """
-    names = [*SERVER, *(TRANSFORMERS if needs(facts.section.get("task")).transformers else ())]
+    names = list(SERVER)
     if facts.ours and not facts.bundled:
         names += [package.name for package in worker_packages(facts.section, why="the image")]
-    lines = {name.lower(): f"{name}=={_version(name)}" for name in names}
-    own = "" if facts.section.get("task") else "# Add what your handler imports beside these.\n"
-    return own + "".join(f"{lines[name]}\n" for name in sorted(lines))
+    pins = {name.lower(): f"{name}=={_version(name)}" for name in names}
+    pins |= {name.lower(): f"{name}=={_public(number)}" for name, number in facts.imports.items()}
+    return "".join(f"{pins[name]}\n" for name in sorted(pins))
 
 
 def dockerfile(facts: Facts, *, with_storage: bool) -> str:
@@ -81,9 +79,13 @@ def dockerfile(facts: Facts, *, with_storage: bool) -> str:
 
 def _version(name: str) -> str:
     try:
-        # What stands after the + names one build of it: 2.13.0+cpu.
-        return version(name).partition("+")[0]
+        return _public(version(name))
     except PackageNotFoundError:
         raise UsageError(
             f"{name} is not installed here, and the image is made of what is: pip install {name}"
         ) from None
+
+
+def _public(number: str) -> str:
+    """A version without what names one build of it: 2.13.0 of 2.13.0+cpu."""
+    return number.partition("+")[0]
