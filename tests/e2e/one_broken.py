@@ -25,8 +25,9 @@ def one_broken_in_eight(server: Server, task: str, folder: Path) -> list[int]:
     tiny = TINY[task]
     (folder / "model").mkdir()
     tiny.save(folder / "model")
+    name = f"tiny-{task}"  # TorchServe has no model whose name begins with "token"
     archive = package(
-        name=task,
+        name=name,
         task=task,
         model_dir=folder / "model",
         config=ModelConfig(workers=1, batch_size=8, max_batch_delay=300),
@@ -36,14 +37,14 @@ def one_broken_in_eight(server: Server, task: str, folder: Path) -> list[int]:
     bodies = [*tiny.good[:GUILTY], tiny.broken, *tiny.good[GUILTY + 1 :]]
     assert len(bodies) == 8
     with server.management() as management:
-        management.register(archive.as_uri(), model_name=task)
+        management.register(archive.as_uri(), model_name=name)
         try:
-            management.wait_ready(task)
-            worker = SamePid(server, task)
-            answers = in_one_batch([lambda body=body: post(server, task, body, tiny.headers) for body in bodies])
+            management.wait_ready(name)
+            worker = SamePid(server, name)
+            answers = in_one_batch([lambda body=body: post(server, name, body, tiny.headers) for body in bodies])
             worker.check()
         finally:
-            management.unregister(task)
+            management.unregister(name)
     for place, answer in enumerate(answers):
         if place != GUILTY:
             assert answer.status == 200, answer.body[:300]
