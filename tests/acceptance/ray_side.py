@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -78,7 +79,9 @@ class RayHere:
 
     def status(self) -> dict[str, Any]:
         """What ``tsbatch ray status`` says."""
-        return json.loads(self.command("status", "--json", code=None).stdout)
+        done = self.command("status", "--json", code=None)
+        assert done.returncode in (0, 1), done.stderr
+        return json.loads(done.stdout)
 
     def post(self, path: str, body: Any, headers: Mapping[str, str] | None = None, timeout: float = 60) -> Answer:
         """POST there; bytes and str as they are, anything else as JSON."""
@@ -99,7 +102,10 @@ def ray_here() -> Iterator[RayHere]:
     os.environ.update(ENVIRONMENT)
     started = local.start(cores=16)
     try:
-        yield RayHere(started.address, free_ports(1)[0], ENVIRONMENT)
+        with tempfile.TemporaryDirectory() as nothing:
+            # Commands do not know it for their own: undeploying the last application would end it.
+            environment = {**ENVIRONMENT, **started.environment, "TSBATCH_STATE_DIR": nothing}
+            yield RayHere(started.address, free_ports(1)[0], environment)
     finally:
         local.end(started)
 

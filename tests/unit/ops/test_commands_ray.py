@@ -30,7 +30,7 @@ APPLICATION = {
             "target_num_replicas": 2,
             "replicas": [
                 {"replica_id": "a", "state": "RUNNING", "node_id": "n" * 40},
-                {"replica_id": "b", "state": "STARTING", "node_id": None},
+                {"replica_id": "b", "state": "STARTING"},
             ],
         }
     },
