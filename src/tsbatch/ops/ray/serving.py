@@ -192,7 +192,11 @@ def _application(details: Mapping[str, Any], name: str, about: Mapping[str, Any]
                 "status": one["status"],
                 "wanted": one["target_num_replicas"],
                 "replicas": [
-                    {"id": replica["replica_id"], "state": replica["state"], "node": (replica.get("node_id") or "")[:12]}
+                    {
+                        "id": replica["replica_id"],
+                        "state": replica["state"],
+                        "node": (replica.get("node_id") or "")[:12],
+                    }
                     for replica in one["replicas"]
                 ],
             }
