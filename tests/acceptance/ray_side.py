@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.acceptance.regimes import OURS
 from tests.e2e.support import Answer, request
 from tsbatch.ops.archive import package
 from tsbatch.ops.model_config import ModelConfig
@@ -119,29 +120,10 @@ def wait_until(wanted: Any, seconds: float = 60) -> Any:
     return found
 
 
-SLEEPER = """
-import os
-import time
-
-from tsbatch import BatchHandler
-
-
-class Sleeper(BatchHandler):
-    def load_model(self):
-        return None
-
-    def preprocess(self, items):
-        return [item.value for item in items]
-
-    def collate(self, features):
-        return features
-
-    def inference(self, tensors):
-        time.sleep((self.options["fixed"] + self.options["each"] * len(tensors)) / 1000)
-        return tensors
-
+SLEEPER = f"""import os
+{OURS}
     def postprocess(self, outputs, items):
-        return [{"value": value, "tag": self.options["tag"], "pid": os.getpid()} for value in outputs]
+        return [{{"value": value, "tag": self.options["tag"], "pid": os.getpid()}} for value in outputs]
 """
 
 

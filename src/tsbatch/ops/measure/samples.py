@@ -18,6 +18,11 @@ def _empty() -> Column:
     return np.empty(0)
 
 
+def _is_unknown(column: Column) -> bool:
+    """Whether it is the one NaN, repeated without a copy, that stands for a column nobody gave."""
+    return column.strides == (0,) and bool(np.isnan(column[:1]).any())
+
+
 @dataclass(frozen=True, slots=True)
 class Samples:
     """Requests as columns of one length n, float64, shape (n,); NaN where something is not known.
@@ -57,7 +62,7 @@ class Samples:
         for name in COLUMNS:
             column = np.asarray(getattr(self, name), dtype=np.float64)
             if column.size == 0 and len(self.sent):
-                column = np.full(len(self.sent), np.nan)
+                column = np.broadcast_to(np.nan, len(self.sent))  # takes no memory, however many there are
             if column.shape != (len(self.sent),):
                 raise ValueError(f"{name}: expected {len(self.sent)} values, got an array of shape {column.shape}")
             object.__setattr__(self, name, column)
@@ -73,7 +78,8 @@ class Samples:
 
     def where(self, mask: NDArray[np.bool_]) -> Samples:
         """Only the requests that ``mask``, shape (n,), says."""
-        return Samples(**{name: getattr(self, name)[mask] for name in COLUMNS})
+        columns = {name: getattr(self, name) for name in COLUMNS}
+        return Samples(**{name: values[mask] for name, values in columns.items() if not _is_unknown(values)})
 
     def columns(self) -> Iterator[tuple[str, Column]]:
         """Name and values of every column that knows something."""

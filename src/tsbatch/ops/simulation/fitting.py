@@ -211,11 +211,11 @@ def overhead_of(samples: Samples, batch_size: int) -> Overhead:
         batch, request = TYPICAL.batch, TYPICAL.request
     else:
         # Full batches have one size, which cannot tell what is the batch's from what is its requests': shared as usual.
-        times = cycle / TYPICAL.of_batch(batch_size)
-        batch, request = TYPICAL.batch * times, TYPICAL.request * times
+        request = round(TYPICAL.request * cycle / TYPICAL.of_batch(batch_size), 4)
+        batch = cycle - request * batch_size
     outside = good.latency - good.queue - good.assembly - good.handler - request * (good.batch + 1) / 2
     frontend = float(np.median(outside)) - batch / 2 if len(good) >= FEWEST else TYPICAL.frontend
-    return Overhead(frontend=round(max(0.0, frontend), 3), batch=round(batch, 3), request=round(request, 4))
+    return Overhead(frontend=round(max(0.0, frontend), 3), batch=round(batch, 4), request=request)
 
 
 def _between_batches(table: BatchTable, good: Samples, batch_size: int) -> float | None:

@@ -22,6 +22,14 @@ def test_a_column_nobody_gave_is_unknown(samples):
     assert [name for name, _ in samples.columns()] == ["sent", "latency", "status", "queue"]
 
 
+def test_a_column_nobody_gave_takes_no_memory(samples):
+    kept = samples.where(samples.ok)
+    assert (samples.handler.base.size, kept.handler.base.size) == (1, 1)
+    assert np.isnan(kept.handler).all()
+    same = Samples(sent=[1.0, 2.0], latency=np.broadcast_to(5.0, 2), status=[200, 503])
+    assert same.where(same.ok).latency.tolist() == [5], "one value for all is a value"
+
+
 def test_only_2xx_is_ok(samples):
     assert samples.ok.tolist() == [True, False, False]
     assert samples.where(samples.ok).latency.tolist() == [10]

@@ -87,7 +87,7 @@ def test_the_overhead_is_what_passes_between_full_batches_that_waited():
     partial = [(20 + second / 10, [1] * 4, [0] * 4, 50.0, 100.0, 20.0) for second in range(80)]
     rows = batches([*waited, *at_once, *partial])
     overhead = of_bench(result_of(rows)).overhead
-    assert overhead.of_batch(8) == pytest.approx(4.0, abs=0.001)
+    assert overhead.of_batch(8) == pytest.approx(4.0)
     # One size cannot tell the batch's share from its requests': as usual.
     assert overhead.batch / overhead.request == pytest.approx(TYPICAL.batch / TYPICAL.request, rel=0.001)
     assert 0 <= overhead.frontend < 3
