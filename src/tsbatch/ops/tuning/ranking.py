@@ -8,6 +8,7 @@ too few cores are slower by what is missing (:meth:`tsbatch.ops.simulation.servi
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -82,11 +83,12 @@ class Ranking:
         """From everything so far."""
         return cls(history.runs, traffic)
 
-    def predict(self, knobs: Knobs) -> Figures | None:
-        """What a setting is expected to show; None when nothing is known of its batches."""
+    def predict(self, knobs: Knobs, *, at_best: bool = False) -> Figures | None:
+        """What a setting is expected to show, or could show at best; None when nothing is known of its batches."""
         service = self.service(knobs)
         if service is None:
             return None
+        service = optimistic(service) if at_best else service
         simulated = simulate(settings_of(knobs, self._queue), self._arrivals(), service, seed=self._traffic.seed)
         return replace(figures_of(simulated), memory=self._memory * knobs.workers or None)
 
@@ -94,16 +96,22 @@ class Ranking:
         return self._traffic.arrivals(self._requests, self._traffic.seed)
 
     def service(self, knobs: Knobs) -> ServiceTime | None:
-        """How long its batches are expected to take, from those with as many workers or the nearest number of them."""
-        alike = [run for run in self._runs if run.knobs.threads == knobs.threads]
+        """How long its batches are expected to take.
+
+        From those with as many workers or the nearest number of them; sizes that these did not have from the others.
+        """
+        alike: dict[int, list[ServiceTime]] = defaultdict(list)
+        for run in self._runs:
+            if run.knobs.threads == knobs.threads and run.service is not None:
+                alike[run.knobs.workers].append(run.service)
         if not alike:
             return None
-        workers = min({run.knobs.workers for run in alike}, key=lambda number: abs(number - knobs.workers))
-        pooled = hopeful(
-            pool([run.service for run in alike if run.knobs.workers == workers and run.service is not None])
-        )
+        nearest, *others = sorted(alike, key=lambda workers: abs(workers - knobs.workers))
+        found = pool(alike[nearest]).with_workers(knobs.workers)
+        for workers in others:
+            found = extended(found, pool(alike[workers]).with_workers(knobs.workers))
         overhead = typical_overhead([run.service.overhead for run in self._runs if run.service is not None])
-        return replace(pooled.with_workers(knobs.workers), overhead=overhead)
+        return replace(hopeful(found), overhead=overhead)
 
 
 def pool(services: Sequence[ServiceTime]) -> ServiceTime:
@@ -117,6 +125,18 @@ def pool(services: Sequence[ServiceTime]) -> ServiceTime:
     means = [sum(found[size]) / len(found[size]) for size in sizes]
     # Noise must not make a larger batch cheaper.
     return replace(last, sizes=sizes, times=np.maximum.accumulate(means).tolist())
+
+
+def extended(service: ServiceTime, other: ServiceTime) -> ServiceTime:
+    """With the sizes beyond its own that another one knows, as much slower or faster as the two differ at the edge."""
+    points = dict(zip(service.sizes, service.times, strict=True))
+    for size in other.sizes:
+        if not service.sizes[0] <= size <= service.sizes[-1]:
+            edge = service.sizes[0 if size < service.sizes[0] else -1]
+            known = other.sizes[0] <= edge <= other.sizes[-1]
+            points[size] = float(other.mean(size)) * (points[edge] / float(other.mean(edge)) if known else 1.0)
+    sizes = sorted(points)
+    return replace(service, sizes=sizes, times=np.maximum.accumulate([points[size] for size in sizes]).tolist())
 
 
 def typical_overhead(found: Sequence[Overhead]) -> Overhead:
@@ -136,6 +156,15 @@ def hopeful(service: ServiceTime) -> ServiceTime:
     smaller = {1.0: time / size} if size > 1 else {}
     points = {**smaller, size: time, 2 * size: time}
     return replace(service, sizes=list(points), times=list(points.values()))
+
+
+def optimistic(service: ServiceTime) -> ServiceTime:
+    """With batches twice as large as measured ones costing no more, where the next size that was seen is larger yet."""
+    points = dict(zip(service.sizes, service.times, strict=True))
+    gaps = [small for small, large in itertools.pairwise(service.sizes) if large > 2 * small]
+    points |= {2 * small: points[small] for small in gaps}
+    sizes = sorted(points)
+    return replace(service, sizes=sizes, times=[points[size] for size in sizes])
 
 
 def settings_of(knobs: Knobs, queue: int) -> Settings:

@@ -7,6 +7,7 @@ history leads to the same proposal, which is how a tuning that was interrupted g
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from tsbatch.ops.diagnosis.advice import Setting, advise
 from tsbatch.ops.diagnosis.regimes import find
 from tsbatch.ops.tuning.history import History, Hypothesis
 from tsbatch.ops.tuning.knobs import ORDER, Knobs, Space
-from tsbatch.ops.tuning.objective import WORDS, Aim, Figures, Goal, merit, shown
+from tsbatch.ops.tuning.objective import EXACT, TINY, WORDS, Aim, Figures, Goal, Limit, merit, shown
 from tsbatch.ops.tuning.ranking import Ranking, Traffic
 
 HOPE: Final = 0.01
@@ -28,8 +29,17 @@ DOUBT: Final = -0.05
 HOPE_OF_TWO: Final = 0.05
 """As :data:`HOPE`, of two knobs together, which cost twice the runs."""
 
+HOPE_OF_A_GUESS: Final = 0.1
+"""As :data:`HOPE`, of what is only not impossible, while every limit is kept."""
+
 HOPELESS: Final = -1.0
 """Of a setting that is expected to break a limit."""
+
+NEAR: Final = 0.1
+"""Logarithm of the distance from a limit within which a prediction may be wrong about it."""
+
+RISK: Final = 2.0
+"""What a setting within it, on the wrong side, must promise for each part that it is expected to be over."""
 
 EQUAL: Final = 0.01
 """Predictions that differ by less are the same."""
@@ -55,7 +65,8 @@ class Careful:
     First what the diagnosis of the incumbent says, to the position of that knob which the simulator likes best; then
     the other knobs, the most promising first. A knob of which the simulator promises nothing is left alone. When no
     single knob promises anything, two may: more workers help only when the first of them does not take all requests
-    into its batch. Then one is turned to prepare for the other, and both are kept or neither.
+    into its batch. Then one is turned to prepare for the other, and both are kept or neither. At last come batch sizes
+    between those that were seen: what they cost may lie below the line.
 
     Attributes:
         goal: what is wanted.
@@ -70,7 +81,7 @@ class Careful:
     def propose(self, history: History) -> Hypothesis | None:
         """See :class:`Search`."""
         view = _View(self.goal, self.space, history, Ranking.of(history, self.traffic))
-        return _second_of_two(view) or _single(view) or _first_of_two(view)
+        return _second_of_two(view) or _single(view) or _first_of_two(view) or _curious(view)
 
 
 class _View:
@@ -90,6 +101,7 @@ class _View:
         self.aim: Aim = goal.aim([run.figures for run in history.of(self.incumbent)])
         self.base = ranking.predict(self.incumbent)
         self.steps = history.since_last_kept()
+        self.weary = Counter(step.hypothesis.setting for step in self.steps)
         evidence = self.latest.evidence
         self.finding = None if evidence is None else find(evidence)
         self.advice = None
@@ -101,20 +113,35 @@ class _View:
         """The knob that the diagnosis names."""
         return self.advice.change.setting if self.advice and self.advice.change else None
 
-    def choice(self, knobs: Knobs, setting: Setting) -> _Choice:
+    def choice(self, knobs: Knobs, setting: Setting, *, at_best: bool = False) -> _Choice:
         """A setting with what is hoped of it."""
-        predicted = self._ranking.predict(knobs)
+        predicted = self._ranking.predict(knobs, at_best=at_best)
         if self.base is None or predicted is None or predicted.of(self.aim) != predicted.of(self.aim):
             return _Choice(setting, knobs, 0.0, None)
-        over = [name for name in self.goal.broken(predicted) if name not in self.goal.broken(self.base)]
-        hope = HOPELESS if over else merit(predicted, self.aim) - merit(self.base, self.aim)
-        return _Choice(setting, knobs, hope, predicted)
+        gain, excess = merit(predicted, self.aim) - merit(self.base, self.aim), self._excess(predicted)
+        hope = HOPELESS if excess > NEAR else gain - RISK * max(0.0, excess)
+        return _Choice(setting, knobs, hope, predicted, clear=excess < -NEAR)
 
-    def distance(self, knobs: Knobs) -> tuple[int, float]:
-        """How far a setting is from the incumbent, more workers counting most: of equals the nearest is taken."""
-        here, there = self.incumbent, knobs
+    def _excess(self, predicted: Figures) -> float:
+        """Logarithm of how far a prediction is over the limits that the incumbent is expected to keep."""
+        kept = self.goal.limits().keys() - (self.goal.broken(self.base) if self.base else [])
+        return max((self._over(name, predicted.of(name)) for name in kept), default=-math.inf)
+
+    def _over(self, name: Limit, value: float) -> float:
+        limit = self.goal.limits()[name]
+        if value != value or name in EXACT:
+            return math.inf if value > limit else -math.inf
+        return math.log(max(value, TINY) / max(limit, TINY))
+
+    def distance(self, choice: _Choice) -> tuple[bool, int, float]:
+        """What speaks against one of equals: little room to a limit, then how far it is, more workers counting most."""
+        here, there = self.incumbent, choice.knobs
         others = abs(there.batch_size - here.batch_size) / 64 + abs(there.delay - here.delay) / 200
-        return max(0, there.workers - here.workers), others + abs((there.threads or 0) - (here.threads or 0))
+        return (
+            not choice.clear,
+            max(0, there.workers - here.workers),
+            others + abs((there.threads or 0) - (here.threads or 0)),
+        )
 
     def hypothesis(
         self, choice: _Choice, why: str, base: Knobs | None = None, prepares: Knobs | None = None
@@ -141,6 +168,7 @@ class _Choice:
     knobs: Knobs
     hope: float
     predicted: Figures | None
+    clear: bool = True
 
     @property
     def known(self) -> bool:
@@ -150,8 +178,9 @@ class _Choice:
 
 def _single(view: _View) -> Hypothesis | None:
     """The diagnosis's knob, or the most promising one; None when none promises anything."""
-    weary = Counter(step.hypothesis.setting for step in view.steps)
-    choices = [found for setting in ORDER if weary[setting] < TRIES and (found := _best(view, setting)) is not None]
+    choices = [
+        found for setting in ORDER if view.weary[setting] < TRIES and (found := _best(view, setting)) is not None
+    ]
     # Where nothing can be predicted the order of the knobs is left.
     choices.sort(key=lambda choice: (choice.setting != view.advised, -choice.hope))
     for choice in choices:
@@ -170,14 +199,16 @@ def _nearest_of_best(view: _View, choices: Sequence[_Choice]) -> _Choice | None:
     most = max((choice.hope for choice in choices), default=0.0)
     return min(
         (choice for choice in choices if choice.hope >= most - EQUAL),
-        key=lambda choice: view.distance(choice.knobs),
+        key=view.distance,
         default=None,
     )
 
 
 def _worth(view: _View, choice: _Choice) -> bool:
     if choice.known:
-        return choice.hope >= HOPE or (choice.setting == view.advised and choice.hope > DOUBT)
+        # The diagnosis may know better than a prediction, once.
+        unheard = choice.setting == view.advised and not view.weary[choice.setting]
+        return choice.hope >= HOPE or (unheard and choice.hope > DOUBT)
     if choice.setting != "threads" or choice.setting == view.advised:
         return True
     busy = view.latest.known.worker_cores
@@ -235,3 +266,13 @@ def _last_half(view: _View, goal: Knobs, half: Knobs) -> Hypothesis | None:
     if choice.hope < HOPE:
         return None
     return view.hypothesis(choice, "The second of two knobs that only help together.", base=half)
+
+
+def _curious(view: _View) -> Hypothesis | None:
+    """A batch size that may help, for all that is known of it."""
+    turns = [knobs for knobs in view.space.turns(view.incumbent, "batchSize") if knobs not in view.tried]
+    choice = _nearest_of_best(view, [view.choice(knobs, "batchSize", at_best=True) for knobs in turns])
+    least = HOPE if view.aim != view.goal.objective else HOPE_OF_A_GUESS
+    if choice is None or not choice.known or choice.hope < least:
+        return None
+    return view.hypothesis(choice, "Batches of this size were not seen, and may cost less than their neighbours tell.")

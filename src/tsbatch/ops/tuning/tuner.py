@@ -17,7 +17,7 @@ from tsbatch.ops.failure import ServerError
 from tsbatch.ops.tuning.history import History, Hypothesis, Judgement, Step
 from tsbatch.ops.tuning.knobs import Knobs
 from tsbatch.ops.tuning.noise import MOST_PAIRS, START_RUNS, judge
-from tsbatch.ops.tuning.objective import Figures, Goal, mean
+from tsbatch.ops.tuning.objective import WORDS, Figures, Goal, mean
 from tsbatch.ops.tuning.observation import Observation
 from tsbatch.ops.tuning.search import Search
 
@@ -26,6 +26,9 @@ BUDGET: Final = 36
 
 CONFIRM: Final = 2
 """Runs of the recommendation at the end."""
+
+
+Ended = Literal["nothing left", "no runs left"]
 
 
 class Refused(ServerError):
@@ -74,7 +77,7 @@ class Outcome:
     history: History
     recommended: Knobs | None
     confirmed: Sequence[Observation] = ()
-    ended: Literal["nothing left", "no runs left"] = "nothing left"
+    ended: Ended = "nothing left"
 
     @property
     def changed(self) -> bool:
@@ -97,6 +100,7 @@ class Tuning:
         start: what is there.
         budget: runs in all.
         listener: who is told.
+        confirmed: runs that were to confirm a recommendation.
     """
 
     system: System
@@ -106,6 +110,8 @@ class Tuning:
     budget: int = BUDGET
     listener: Listener | None = None
     history: History = field(default_factory=History)
+    confirmed: list[Observation] = field(default_factory=list)
+    _refuted: set[Knobs] = field(default_factory=set, init=False)
 
     def run(self) -> Outcome:
         """Tune.
@@ -116,19 +122,29 @@ class Tuning:
         for _ in range(START_RUNS):
             self.history.start.append(self._again(self.start, "what is there"))
         self._tell(lambda listener: listener.started(self.history))
-        ended: Literal["nothing left", "no runs left"] = "nothing left"
+        ended = self._climb()
+        while (best := self._best()) is not None:
+            if self._stands(best):
+                return Outcome(self.history, best, self.confirmed, ended)
+            self._withdraw(best)
+            ended = self._climb()
+        return Outcome(self.history, None, self.confirmed, ended)
+
+    def _climb(self) -> Ended:
+        """Step by step until nothing is left to try."""
         while hypothesis := self.search.propose(self.history):
             if self._left() < 2:
-                ended = "no runs left"
-                break
+                return "no runs left"
             self._tell(lambda listener, new=hypothesis: listener.proposed(new, self.history))  # type: ignore[misc]
             step = self._try(hypothesis)
             self.history.steps.append(step)
             self._tell(lambda listener, new=step: listener.judged(new, self.history))  # type: ignore[misc]
-        return self._confirm(ended)
+        return "nothing left"
 
     def _left(self) -> int:
-        return self.budget - CONFIRM - len(self.history.runs)
+        """Runs for steps: without those that confirm what is found, and what was there before if it does not stand."""
+        once = self.confirmed or self.history.incumbent == self.start
+        return self.budget - (1 if once else 2) * CONFIRM - len(self.history.runs)
 
     def _measure(self, knobs: Knobs, what: str) -> Observation:
         self._tell(lambda listener: listener.measuring(knobs, what, len(self.history.runs)))
@@ -172,17 +188,38 @@ class Tuning:
         after = self._measure(candidate, "the candidate")
         return self._again(incumbent, "what is there"), after
 
-    def _confirm(self, ended: Literal["nothing left", "no runs left"]) -> Outcome:
-        """Measure the best setting again, by itself; the next best where it breaks a limit then."""
-        confirmed: list[Observation] = []
+    def _best(self) -> Knobs | None:
+        """The latest setting that was kept, keeps the limits in its runs together, and did not fail to confirm it."""
         for knobs in reversed(self.history.kept()):
-            if self.goal.broken(mean([run.figures for run in self.history.of(knobs)])):
-                continue
-            runs = [self._again(knobs, "the recommendation, to confirm it") for _ in range(CONFIRM)]
-            confirmed += runs
-            if not any(self.goal.broken(run.figures) for run in runs):
-                return Outcome(self.history, knobs, confirmed, ended)
-        return Outcome(self.history, None, confirmed, ended)
+            if knobs not in self._refuted and not self.goal.broken(self._typical(knobs)):
+                return knobs
+        return None
+
+    def _typical(self, knobs: Knobs) -> Figures:
+        return mean([run.figures for run in self.history.of(knobs)])
+
+    def _stands(self, knobs: Knobs) -> bool:
+        """Whether a setting, measured again by itself, keeps the limits each time."""
+        if self.budget - len(self.history.runs) < CONFIRM:
+            return knobs == self.start  # which has been measured often
+        runs = [self._again(knobs, "the recommendation, to confirm it") for _ in range(CONFIRM)]
+        self.confirmed += runs
+        return not any(self.goal.broken(run.figures) for run in runs)
+
+    def _withdraw(self, knobs: Knobs) -> None:
+        """Not kept after all: the search goes on from what was there before, knowing of these runs."""
+        self._refuted.add(knobs)
+        for place, step in enumerate(self.history.steps):
+            if step.kept and step.hypothesis.knobs == knobs:
+                over = [name for run in self.history.of(knobs)[-CONFIRM:] for name in self.goal.broken(run.figures)]
+                why = (
+                    f"kept at first; measured again it broke the limit of {WORDS[over[0]][0]}"
+                    if over
+                    else "no runs left"
+                )
+                judgement = replace(step.judgement, verdict="breaks a limit" if over else "cannot tell", why=why)
+                self.history.steps[place] = replace(step, judgement=judgement)
+                self._tell(lambda listener, new=self.history.steps[place]: listener.judged(new, self.history))  # type: ignore[misc]
 
     def _tell(self, tell: Callable[[Listener], None]) -> None:
         if self.listener is not None:

@@ -11,7 +11,7 @@ from tsbatch.ops.simulation.service_time import Machine, ServiceTime
 from tsbatch.ops.tuning.history import History
 from tsbatch.ops.tuning.knobs import Knobs
 from tsbatch.ops.tuning.observation import Observation
-from tsbatch.ops.tuning.ranking import Ranking, Traffic, pool
+from tsbatch.ops.tuning.ranking import Ranking, Traffic, optimistic, pool
 
 
 def service(sizes, times, **machine):
@@ -63,6 +63,21 @@ def test_what_was_measured_with_as_many_workers_counts_more():
     one = observed(Knobs(1, 1, 1), service([1], [20], workers=1, cores=2, worker_cores=1.0))
     four = observed(Knobs(4, 1, 1), service([1], [70], workers=4, cores=2, worker_cores=1.0))
     assert float(ranking(one, four).service(Knobs(4, 1, 1)).mean(1)) == 70
+
+
+def test_sizes_that_were_only_seen_with_other_workers_are_taken_from_there():
+    one = observed(Knobs(1, 8, 1), service([8, 20], [48, 60]))
+    four = observed(Knobs(4, 32, 1), service([20], [66]))
+    found = ranking(one, four).service(Knobs(4, 8, 1))
+    assert [float(found.mean(size)) for size in (8, 20)] == pytest.approx([52.8, 66])
+    alone = ranking(observed(Knobs(1, 8, 1), service([8], [48])), four).service(Knobs(4, 8, 1))
+    assert [float(alone.mean(size)) for size in (8, 20)] == [48, 66]
+
+
+def test_at_best_a_batch_twice_as_large_costs_no_more():
+    assert optimistic(service([4, 20], [30, 90])).sizes == [4, 8, 20]
+    assert list(optimistic(service([4, 20], [30, 90])).times) == [30, 30, 90]
+    assert optimistic(service([4, 8], [30, 90])).sizes == [4, 8]
 
 
 def test_threads_that_were_not_measured_are_not_predicted():

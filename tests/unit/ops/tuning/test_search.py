@@ -71,10 +71,40 @@ def test_it_speaks_first_even_where_another_knob_promises_more(first_runs):
     assert other.predicted.throughput > proposed.predicted.throughput
 
 
-def test_a_prediction_that_breaks_a_limit_is_not_proposed(first_runs):
-    search = Careful(Goal(objective="memory", p99=10.0), GRID, Traffic(clients=20))
-    proposed = search.propose(first_runs)
-    assert proposed is None or proposed.predicted.p99 < first_runs.start[0].figures.p99
+@pytest.fixture(scope="module")
+def two_workers():
+    server = SimulatedServer(CURVES["mostly fixed, 40 + 1·n"], Traffic(rate=120.0), noise=0.0)
+    runs = [server.measure(Knobs(2, 32, 1))]
+    return History(start=runs, runs=list(runs))
+
+
+@pytest.mark.parametrize("limit, tried", [(1.0, True), (0.97, True), (0.85, False)])
+def test_fewer_workers_are_tried_when_they_may_keep_the_limit(two_workers, limit, tried):
+    def proposed(p99):
+        space = Space(workers=(1, 2), batch_sizes=(32,), delays=(1,))
+        return Careful(Goal(objective="memory", p99=p99), space, Traffic(rate=120.0)).propose(two_workers)
+
+    expected = proposed(1e6).predicted.p99
+    assert expected > 1.1 * two_workers.start[0].figures.p99
+    found = proposed(limit * expected)
+    assert (found and found.knobs) == (Knobs(1, 32, 1) if tried else None)
+
+
+def test_at_last_a_size_between_those_that_were_seen_is_tried():
+    server = SimulatedServer(CURVES["a knee at 8"], Traffic(clients=20), noise=0.0)
+    runs = [server.measure(Knobs(4, size, 5)) for size in (32, 4, 1)]
+    start = [server.measure(Knobs(4, 4, 5))]
+    space = Space(workers=(4,), batch_sizes=(1, 4, 8, 32), delays=(5,))
+
+    def proposed(p99):
+        search = Careful(Goal(objective="p99", p99=p99), space, server.traffic)
+        return search.propose(History(start=start, runs=[*runs, *start]))
+
+    assert proposed(None).knobs == Knobs(4, 8, 5)
+    assert "were not seen" in proposed(None).why
+    assert proposed(40.0).knobs == Knobs(4, 8, 5)
+    runs.append(server.measure(Knobs(4, 8, 5)))
+    assert proposed(None) is None
 
 
 @pytest.mark.parametrize("curve", CURVES)

@@ -85,19 +85,49 @@ def test_nothing_is_recommended_when_nothing_keeps_the_limits():
     assert outcome.recommended is None
 
 
-def test_a_recommendation_that_breaks_a_limit_in_its_confirming_run_gives_way_to_the_one_before():
-    class Later(MadeUp):
-        def measure(self, knobs):
-            found = super().measure(knobs)
-            worse = knobs == TWO and self.log.count(TWO) > len(outcome_pairs)
-            return found if not worse else MadeUp(p99=lambda _: 500.0).measure(knobs)
+class Later(MadeUp):
+    """Some settings break the limit of 80 ms from their second run on."""
 
-    outcome_pairs = [None]
+    worse = (TWO,)
+
+    def measure(self, knobs):
+        found = super().measure(knobs)
+        return (
+            MadeUp(p99=lambda _: 500.0).measure(knobs) if knobs in self.worse and self.log.count(knobs) > 1 else found
+        )
+
+
+def test_a_recommendation_that_breaks_a_limit_in_its_confirming_run_gives_way_to_the_one_before():
     system = Later(rate=by_workers(w1=100, w2=180), noise=0.001)
     outcome = tuned(system, TWO, goal=Goal(p99=80))
-    assert outcome.history.steps[0].kept
+    [step] = outcome.history.steps
+    assert step.judgement.verdict == "breaks a limit"
+    assert step.judgement.why == "kept at first; measured again it broke the limit of P99"
     assert outcome.recommended == START
     assert [run.knobs for run in outcome.confirmed] == [TWO, TWO, START, START]
+
+
+def test_the_search_goes_on_when_a_recommendation_was_not_confirmed():
+    class Waits(Listed):
+        def propose(self, history):
+            waiting = history.steps and history.steps[0].kept
+            return None if waiting else super().propose(history)
+
+    system = Later(rate=by_workers(w1=100, w2=180, w3=150), noise=0.001)
+    goal = Goal(p99=80)
+    outcome = Tuning(system=system, search=Waits(TWO, THREE), goal=goal, start=START).run()
+    assert [step.judgement.verdict for step in outcome.history.steps] == ["breaks a limit", "kept"]
+    assert outcome.history.steps[1].incumbent == START
+    assert outcome.recommended == THREE
+
+
+def test_what_there_was_is_left_when_no_run_is_left_to_confirm_anything_else():
+    system = Later(rate=by_workers(w1=100, w2=180, w3=300), noise=0.001)
+    system.worse = (TWO, THREE)
+    outcome = tuned(system, TWO, THREE, goal=Goal(p99=80), budget=11)
+    assert [run.knobs for run in outcome.confirmed] == [THREE, THREE, TWO, TWO]
+    assert len(system.log) == 10
+    assert outcome.recommended == START
 
 
 def test_a_setting_that_cannot_be_had_is_a_step_that_failed():
