@@ -20,6 +20,7 @@ GRID = Space(workers=(1, 2, 3, 4), batch_sizes=(1, 2, 4, 8, 16, 32), delays=(1, 
 START = Knobs(workers=1, batch_size=32, delay=100)
 CLIENTS = 20
 CLOSE = 0.95
+SECONDS = 12  # of a run: a processor that others use differs by some per cent from second to second
 
 
 def test_a_sleeping_model_against_the_whole_grid_on_a_real_server(tmp_path, capsys, record_property):
@@ -59,12 +60,12 @@ def test_a_sleeping_model_against_the_whole_grid_on_a_real_server(tmp_path, caps
 @pytest.mark.parametrize("clients", [CLIENTS])
 def test_the_embedding_model_against_the_best_that_the_simulator_finds(clients, tmp_path, capsys, record_property):
     archive = embedding_archive(tmp_path, batch_size=32, delay=100)
-    words = ("--data", SENTENCES, "--concurrency", clients, "--p99", "2s", "--duration", 8, "--warm-up", 2)
+    words = ("--data", SENTENCES, "--concurrency", clients, "--p99", "2s", "--duration", SECONDS, "--warm-up", 2)
     told = tune(capsys, archive, *words, "--output", tmp_path / "out")
     record_property("steps", steps_text(told))
     found = Knobs(**told["recommended"])
     bodies = [Body(text.encode(), TEXT) for text in SENTENCES.read_text(encoding="utf-8").splitlines()]
-    with private_copy(archive, clients=clients, seconds=8, warm_up=2, bodies=bodies) as copy:
+    with private_copy(archive, clients=clients, seconds=SECONDS, warm_up=2, bodies=bodies) as copy:
         seen = [copy.measure(Knobs(1, 32, 1)), copy.measure(found)]
         ranking = Ranking(seen, Traffic(clients=clients))
         cores = seen[0].known.cores or 1
