@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from tsbatch.ops.ports import free_ports
+from tsbatch.ops.processes import end_marked
+from tsbatch.ops.signals import end_on_signals
 
 NAME: Final = "model"
 PATH: Final = f"/predictions/{NAME}"
@@ -42,13 +45,31 @@ class Deployed:
 @contextmanager
 def on_ray(archive: Path, *words: str) -> Iterator[Deployed]:
     """The archive on a Ray that is started for it, with further options of ``ray deploy``; both end with the block."""
-    with tempfile.TemporaryDirectory(prefix="tsbatch-ray-") as folder:
+    with end_on_signals(), tempfile.TemporaryDirectory(prefix="tsbatch-ray-") as folder:
         environment = {**os.environ, "TSBATCH_STATE_DIR": folder, "HF_HUB_OFFLINE": "1"}
+        environment.pop("RAY_ADDRESS", None)
         port = str(free_ports(1)[0])
         try:
             yield Deployed(f"127.0.0.1:{port}", _deploy(archive, port, words, environment), environment)
         finally:
+            state = _state(Path(folder))
             subprocess.run([*MODULE, "undeploy", NAME], env=environment, check=False, capture_output=True)
+            _end_what_is_left(state)
+
+
+def _state(folder: Path) -> dict[str, Any]:
+    """What ``--local`` noted of the Ray that it started."""
+    with suppress(FileNotFoundError):
+        found: dict[str, Any] = json.loads((folder / "ray" / "local.json").read_text(encoding="utf-8"))
+        return found
+    return {}
+
+
+def _end_what_is_left(state: dict[str, Any]) -> None:
+    """Where nothing could be deployed, or the command was killed, there is nothing to undeploy."""
+    if work_dir := state.get("work_dir"):
+        end_marked(work_dir)
+        shutil.rmtree(work_dir, ignore_errors=True)
 
 
 def _deploy(archive: Path, port: str, words: Sequence[str], environment: dict[str, str]) -> dict[str, Any]:

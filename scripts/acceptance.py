@@ -193,7 +193,7 @@ CHECKS = (
         minutes=40,
     ),
     Check(8, 4, "1, 2, 4 and 8 replicas, and what plan says of them", scripts=("benchmarks/ray_replicas.py",)),
-    Check(8, 5, "without Ray everything else works"),
+    Check(8, 5, "without Ray everything else works", tests=("tests/unit/test_public_names.py",)),
     Check(8, 6, "KServe's manifests of three models, and what their pods would run", minutes=30),
 )
 

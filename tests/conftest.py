@@ -28,6 +28,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 # Nor torch, whose OpenMP reads this once. Its threads would spin while they wait for each other, which is quick where
 # they have the cores to themselves, and takes ten times as long where tests run side by side.
 os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+# Ray would start a whole cluster wherever one of its functions finds none.
+os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
 
 # A shell ignores these for what it starts in the background, and every program started from here would too.
 for ignored in ("SIGINT", "SIGQUIT"):

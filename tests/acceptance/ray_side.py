@@ -13,18 +13,21 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.acceptance.regimes import OURS
 from tests.e2e.support import Answer, request
+from tsbatch.cores import usable_cores
 from tsbatch.ops.archive import package
 from tsbatch.ops.model_config import ModelConfig
 from tsbatch.ops.ports import free_ports
 from tsbatch.ops.ray import local
 
 ROOT = Path(__file__).resolve().parents[2]
+CORES = 16 + 2 * usable_cores()
+"""What replicas can reserve; most of them sleep, and one has as many threads as the machine has cores."""
 ENVIRONMENT = {**local.ENVIRONMENT, "HF_HUB_OFFLINE": "1", "RAY_DEDUP_LOGS": "0"}
 
 
@@ -41,7 +44,6 @@ class RayHere:
     address: str
     port: int
     environment: Mapping[str, str]
-    deployed: list[str] = field(default_factory=list)
 
     @property
     def url(self) -> str:
@@ -61,13 +63,11 @@ class RayHere:
     def deploy(self, archive: Path | str, name: str, *words: str) -> dict[str, Any]:
         """Deploy an archive and return what the command says of it."""
         done = self.command("deploy", str(archive), "--name", name, *words, "--port", str(self.port), "--json")
-        self.deployed.append(name)
         return json.loads(done.stdout)
 
     def undeploy(self, name: str) -> None:
         """Remove it."""
         self.command("undeploy", name, "--json")
-        self.deployed.remove(name)
 
     @contextlib.contextmanager
     def serving(self, archive: Path | str, name: str, *words: str) -> Iterator[dict[str, Any]]:
@@ -101,7 +101,7 @@ class RayHere:
 def ray_here() -> Iterator[RayHere]:
     """A Ray of one node; it ends with the block, and all that it started."""
     os.environ.update(ENVIRONMENT)
-    started = local.start(cores=16)
+    started = local.start(cores=CORES)
     try:
         with tempfile.TemporaryDirectory() as nothing:
             # Commands do not know it for their own: undeploying the last application would end it.
@@ -180,7 +180,7 @@ class Steady:
 
     def since(self, moment: float) -> list[Sent]:
         """What was sent since then and is over."""
-        return [one for one in self.sent if one.at >= moment]
+        return [one for one in list(self.sent) if one.at >= moment]
 
     def _tick(self) -> None:
         due = time.monotonic()

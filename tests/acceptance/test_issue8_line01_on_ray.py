@@ -17,6 +17,7 @@ from tests.acceptance.ray_side import ENVIRONMENT, SLEEPER, ray_here, sleeper, w
 from tests.e2e.support import at_once
 from tsbatch.ops.archive import package
 from tsbatch.ops.model_config import ModelConfig
+from tsbatch.ops.processes import marked
 from tsbatch.ops.ray import local
 from tsbatch.telemetry import COUNTERS
 
@@ -181,8 +182,8 @@ def test_line_1_two_models_need_two_routes(ray, tmp_path):
 
 
 def test_line_1_a_replica_that_no_node_can_hold(ray, tmp_path):
-    done = ray.command("deploy", str(sleeper(tmp_path)), "--cpus", "64", "--port", str(ray.port), code=2)
-    assert "a replica reserves 64 cores and 0 GPUs, and the largest" in done.stderr
+    done = ray.command("deploy", str(sleeper(tmp_path)), "--cpus", "5000", "--port", str(ray.port), code=2)
+    assert "a replica reserves 5000 cores and 0 GPUs, and the largest" in done.stderr
 
 
 def test_line_1_an_update_with_one_replica_loses_nothing(ray, tmp_path):
@@ -225,9 +226,18 @@ def test_line_1_local_starts_a_ray_and_undeploy_ends_it(tmp_path, monkeypatch):
 
     archive = sleeper(tmp_path)
     words = ("ray", "deploy", archive, "--local", "--port", free_ports(1)[0], "--json")
-    told = json.loads(program(*words).stdout)
-    assert told["started_ray"]
-    assert httpx.post(told["url"], json=5, trust_env=False, timeout=30).json()["value"] == 5
-    ended = json.loads(program("ray", "undeploy", "sleeper", "--json").stdout)
-    assert ended["ended_ray"]
-    assert local.running() is None
+    try:
+        told = json.loads(program(*words).stdout)
+        assert told["started_ray"]
+        folder = local.running().work_dir
+        assert httpx.post(told["url"], json=5, trust_env=False, timeout=30).json()["value"] == 5
+        ended = json.loads(program("ray", "undeploy", "sleeper", "--json").stdout)
+        assert ended["ended_ray"]
+        assert local.running() is None
+        assert (marked(folder), Path(folder).exists()) == ([], False)
+        failed = program(*words, "--cpus", "5000", code=2)
+        assert "a replica reserves 5000 cores" in failed.stderr
+        assert local.running() is None, "what was started for a deployment that cannot be has ended with it"
+    finally:
+        if (left := local.running()) is not None:
+            local.end(left)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from tests.acceptance.support import embedding_archive
 from tests.e2e.one_broken import GUILTY, assert_close
 from tests.e2e.support import at_once, post
 from tests.tiny_tasks import TINY
+from tsbatch.cores import usable_cores
 from tsbatch.ops.archive import package
 from tsbatch.ops.model_config import ModelConfig
 
@@ -84,24 +86,18 @@ def embed(ray, torchserve, tmp_path_factory):
         yield
 
 
-class on_both:  # noqa: N801  used as a function
+@contextmanager
+def on_both(ray, torchserve, archive, name, route="/"):
     """One archive that answers on both servers; on Ray under ``route``, since the embedding model is there too."""
-
-    def __init__(self, ray, torchserve, archive, name, route="/"):
-        self.ray, self.torchserve, self.archive, self.name, self.route = ray, torchserve, archive, name, route
-
-    def __enter__(self):
-        with self.torchserve.management() as management:
-            management.register(self.archive.as_uri(), model_name=self.name)
-            management.wait_ready(self.name)
-        # As many threads as its one worker has on TorchServe.
-        self.ray.deploy(self.archive, self.name, "--cpus", "2", "--route", self.route)
-        return self
-
-    def __exit__(self, *_):
-        self.ray.undeploy(self.name)
-        with self.torchserve.management() as management:
-            management.unregister(self.name)
+    with torchserve.management() as management:
+        management.register(archive.as_uri(), model_name=name)
+        try:
+            management.wait_ready(name)
+            # As many threads as its one worker has on TorchServe.
+            with ray.serving(archive, name, "--cpus", str(usable_cores()), "--route", route):
+                yield
+        finally:
+            management.unregister(name)
 
 
 def both(ray, torchserve, path, body, headers, route=""):
@@ -165,11 +161,10 @@ def test_line_1_good_and_bad_at_once(ray, torchserve, embed, record_property):
 
 
 def test_line_1_eight_in_one_batch(ray, torchserve, embed, record_property):
-    """Eight requests that travel in one batch on both. Who stands first in it is chance, and sums of float32 in another
-    order differ in the last digit; a request with forty items, above, has its order and is equal to the bit.
+    """Eight requests that travel in one batch on both. Who comes first is chance, but a batch is computed longest
+    first, and these are all of different lengths: so it is the same batch, and the answers are equal to the bit.
     """
-    texts = FORTY[:8]
-    sent = [{"inputs": text} for text in texts]
+    sent = [{"inputs": f"{'longer, ' * place}sentence."} for place in range(8)]
     found = {}
     for name, ask in {
         "torchserve": lambda body: post(torchserve, "", body, path=ADDRESSES[0]),
@@ -177,14 +172,15 @@ def test_line_1_eight_in_one_batch(ray, torchserve, embed, record_property):
     }.items():
         for _ in range(20):
             answers = at_once([lambda body=body, ask=ask: ask(body) for body in sent])
+            assert {answer.status for answer in answers} == {200}
             if all('batch;desc="8/8"' in answer.headers["server-timing"] for answer in answers):
-                found[name] = [np.array(answer.json()["embedding"]) for answer in answers]
+                found[name] = [answer.body for answer in answers]
                 break
         else:
             pytest.fail(f"{name}: eight requests at once never shared a batch")
-    largest = max(np.abs(one - other).max() for one, other in zip(found["torchserve"], found["ray"], strict=True))
-    assert largest <= TOLERANCE
-    record_property("line1_eight_in_one_batch", f"largest difference {largest:.1e}")
+    assert len(set(found["ray"])) == 8
+    assert found["ray"] == found["torchserve"]
+    record_property("line1_eight_in_one_batch", "equal to the bit")
 
 
 def test_line_1_a_handler_of_twelve_lines(ray, torchserve, tmp_path, record_property):
@@ -217,19 +213,21 @@ def test_line_1_every_ready_made_task(ray, torchserve, tmp_path, task, record_pr
     (tmp_path / "model").mkdir()
     tiny.save(tmp_path / "model")
     config = ModelConfig(workers=1, batch_size=8, max_batch_delay=100)
-    archive = package(name=task, task=task, model_dir=tmp_path / "model", config=config, output_dir=tmp_path)
+    name = f"tiny-{task}"  # TorchServe has no model whose name begins with "token"
+    archive = package(name=name, task=task, model_dir=tmp_path / "model", config=config, output_dir=tmp_path)
     bodies = [*tiny.good[:GUILTY], tiny.broken, *tiny.good[GUILTY + 1 :]]
     sent = [body if isinstance(body, bytes) else json.dumps(body).encode() for body in bodies]
-    with on_both(ray, torchserve, archive, task, "/task"):
+    with on_both(ray, torchserve, archive, name, "/task"):
         alone = []
         for body in sent:
-            one, other = both(ray, torchserve, f"/predictions/{task}", body, tiny.headers, "/task")
+            one, other = both(ray, torchserve, f"/predictions/{name}", body, tiny.headers, "/task")
             assert_same(one, other, body[:80])
             alone.append(other)
         together = at_once(
-            [lambda body=body: ray.post(f"/task/predictions/{task}", body, tiny.headers) for body in sent]
+            [lambda body=body: ray.post(f"/task/predictions/{name}", body, tiny.headers) for body in sent]
         )
     assert [answer.status == 200 for answer in alone] == [place != GUILTY for place in range(8)]
+    assert len({answer.body for answer in alone}) == 8, "answers that do not differ show nothing"
     for found, wanted in zip(together, alone, strict=True):
         assert found.status == wanted.status
         assert_close(found.json(), wanted.json())

@@ -80,16 +80,25 @@ def test_line_5_every_verb_is_there(tsbatch):
 
 def test_line_5_everything_else_works(tsbatch, tmp_path):
     (tmp_path / "doubles.py").write_text(HANDLER, encoding="utf-8")
-    for words in (
-        ("package", "--name", "m", "--handler", "doubles.py"),
-        ("verify", "model_store/m.mar"),
-        ("inspect", "model_store/m.mar"),
-        ("lint", "model_store/m.mar"),
-        ("plan", "--service", "5+2*n", "--p99", "100", "--rate", "50"),
-    ):
+    (tmp_path / "requests.jsonl").write_text("[1, 2]\n", encoding="utf-8")
+
+    def run(*words):
         done = tsbatch(*words)
         assert done.returncode == 0, f"{words}: {done.stdout} {done.stderr}"
-    (tmp_path / "requests.jsonl").write_text("[1, 2]\n", encoding="utf-8")
-    done = tsbatch("run", "model_store/m.mar", "--data", "requests.jsonl", "--json")
-    assert done.returncode == 0, done.stderr
-    assert "[2,4]" in json.dumps(json.loads(done.stdout)).replace(" ", "")
+        return done.stdout
+
+    run("package", "--name", "m", "--handler", "doubles.py")
+    for verb in ("verify", "inspect", "lint"):
+        run(verb, "model_store/m.mar")
+    run("plan", "--service", "5+2*n", "--p99", "100", "--rate", "50")
+    told = run("run", "model_store/m.mar", "--data", "requests.jsonl", "--json")
+    assert "[2,4]" in json.dumps(json.loads(told)).replace(" ", "")
+    try:
+        run("serve", "--models", "model_store/m.mar", "--detach")
+        load = ("--concurrency", "2", "--duration", "3", "--output", "b.json")
+        told = run("bench", "m", "--data", "requests.jsonl", *load, "--json")
+        (step,) = json.loads(told)["summary"]
+        assert step["failed"] == 0
+        run("diagnose", "b.json")
+    finally:
+        tsbatch("stop", "--all")

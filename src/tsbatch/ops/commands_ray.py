@@ -49,11 +49,13 @@ def deploy(
     surge: Annotated[
         int | None, typer.Option(help="Percent of new replicas before old ones end; what there is room for.")
     ] = None,
-    route: Annotated[str, typer.Option(help="What its addresses begin with, where several models are served.")] = "/",
+    route: Annotated[
+        str | None, typer.Option(help="What its addresses begin with, where several models are served (/).")
+    ] = None,
     address: Address = "auto",
     here: Annotated[bool, typer.Option("--local", help="Start a Ray on this machine where none runs.")] = False,
     host: Annotated[str, typer.Option(help="Where Serve listens, when this starts it.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Its port, likewise.")] = 8000,
+    port: Annotated[int, typer.Option(help="Its port, likewise.", min=1, max=65535)] = 8000,
     json: Json = False,
 ) -> None:
     """Deploy an archive; one that runs under this name is replaced without losing a request."""
@@ -62,10 +64,11 @@ def deploy(
     from tsbatch.ops.ray.cluster import connected
     from tsbatch.ops.ray.serving import Http
     from tsbatch.ops.ray.serving import deploy as deploy_on
+    from tsbatch.ops.signals import end_on_signals
     from tsbatch.ray.archives import describe
     from tsbatch.ray.settings import ray_settings
 
-    with telling() as tell:
+    with end_on_signals(), telling() as tell:
         tell(f"reading {mar}")
         source = describe(mar)
         settings = ray_settings(

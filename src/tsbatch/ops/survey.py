@@ -59,7 +59,7 @@ class Survey:
         path: where it lies.
         kind: its format.
         files: path inside: what was found.
-        texts: path inside: content, of manifest, hashes, model-config.yaml and engines.json.
+        texts: path inside: content, of manifest, hashes, settings and engines.json.
         problems: (file, what is wrong) of the container itself.
         compiled: compiled Python in a folder, which the workers write there.
     """
@@ -203,4 +203,5 @@ def _bomb(path: Path) -> str:
 
 
 def _is_told(name: str) -> bool:
-    return name.startswith("MAR-INF/") or name in ("model-config.yaml", "engines.json")
+    settings = "/" not in name and name.endswith((".yaml", ".yml"))  # the manifest says which of them
+    return settings or name.startswith("MAR-INF/") or name == "engines.json"

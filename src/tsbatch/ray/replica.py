@@ -9,7 +9,6 @@ from concurrent.futures import TimeoutError as NotInTime
 from typing import Any
 
 import orjson
-import ray
 from ray import serve
 from starlette.applications import Starlette
 
@@ -42,7 +41,7 @@ class Replica:
     def __init__(self, source: Source, settings: RaySettings) -> None:
         # The handler lives in one thread from its first line on, as in a worker: torch's settings belong to threads.
         thread = ThreadPoolExecutor(1, thread_name_prefix="tsbatch")
-        gpu_id = 0 if ray.get_gpu_ids() else None  # the only one that Ray lets this process see
+        gpu_id = 0 if settings.gpus else None  # the only one that Ray lets this process see
         loading = thread.submit(load, source, settings, gpu_id)
         try:
             handler, self._release = loading.result(settings.startup_timeout)

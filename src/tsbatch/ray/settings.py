@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from tsbatch.errors import SettingsError, UsageError
+from tsbatch.ops.manifest import NAME_RULE
 from tsbatch.settings import load_settings
 
 TORCHSERVE_DEFAULTS: Final = {
@@ -117,6 +118,8 @@ def ray_settings(
     Raises:
         UsageError: an option, or a setting of the archive, that cannot be.
     """
+    if not NAME_RULE.fullmatch(name):
+        raise UsageError(f"--name {name!r}: a model's name has letters, digits, '_', '-' and '.', as on TorchServe")
     try:
         own = load_settings(config)
     except SettingsError as error:

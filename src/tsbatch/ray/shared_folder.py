@@ -1,14 +1,13 @@
 """One unpacked copy of an archive on a node, for all its replicas there; the last one that ends removes it.
 
-Who uses the copy holds a shared lock on a file beside it. The system drops a process's locks however it ends, so a
-replica that was killed leaves at most a folder that the next one to end, or to start, takes over.
+Who uses the copy holds a shared lock on a file beside it. The system drops a process's locks however it ends, so what
+a replica that was killed leaves is removed by the next one that starts on the node, of whichever archive.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import getpass
 import os
 import shutil
 import tempfile
@@ -27,7 +26,7 @@ def root() -> Path:
     Raises:
         LoadError: somebody else has made it.
     """
-    folder = Path(tempfile.gettempdir(), f"tsbatch-ray-{getpass.getuser()}")
+    folder = Path(tempfile.gettempdir(), f"tsbatch-ray-{os.getuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.stat().st_uid != os.getuid() or folder.stat().st_mode & 0o077:
         raise LoadError(f"{folder}: belongs to somebody else, or others may write there; remove it, or set TMPDIR")
@@ -51,6 +50,7 @@ class SharedFolder:
         self._lock = -1
         while not self._held(fill):
             self._let_go()
+        _remove_abandoned(self._file)
 
     def _held(self, fill: Callable[[Path], None]) -> bool:
         """Whether the copy is there and held; not where its last user removed it between two steps."""
@@ -71,7 +71,7 @@ class SharedFolder:
             fill(self.path)
             (self.path / COMPLETE).touch()
         except BaseException:
-            self._remove()
+            _remove(self._file)
             self._let_go()
             raise
 
@@ -81,14 +81,7 @@ class SharedFolder:
 
     @property
     def _is_current(self) -> bool:
-        """Whether the file that is locked is still the one that others would lock."""
-        with contextlib.suppress(FileNotFoundError):
-            return os.fstat(self._lock).st_ino == self._file.stat().st_ino
-        return False
-
-    def _remove(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
-        self._file.unlink(missing_ok=True)
+        return _is_current(self._lock, self._file)
 
     def _let_go(self) -> None:
         number, self._lock = self._lock, -1
@@ -102,5 +95,28 @@ class SharedFolder:
         with contextlib.suppress(BlockingIOError):  # somebody else is still there
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if self._is_current:
-                self._remove()
+                _remove(self._file)
         self._let_go()
+
+
+def _is_current(lock: int, file: Path) -> bool:
+    """Whether the file that is locked is still the one that others would lock."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.fstat(lock).st_ino == file.stat().st_ino
+    return False
+
+
+def _remove(file: Path) -> None:
+    """A copy and its lock's file, which the caller has to itself."""
+    shutil.rmtree(file.with_suffix(""), ignore_errors=True)
+    file.unlink(missing_ok=True)
+
+
+def _remove_abandoned(own: Path) -> None:
+    """The copies that nobody holds: their replicas were killed."""
+    for file in own.parent.glob("*.lock"):
+        with contextlib.suppress(FileNotFoundError, BlockingIOError), file.open("rb") as lock:
+            if file != own:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if _is_current(lock.fileno(), file):
+                    _remove(file)

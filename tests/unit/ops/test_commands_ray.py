@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from tests.unit.ray.replica_side import handler_archive
 from tsbatch.cli import main
-from tsbatch.ops.failure import LoadFailed
+from tsbatch.errors import UsageError
+from tsbatch.ops.failure import LoadFailed, ServerError
 from tsbatch.ops.ray import cluster, local, serving
 from tsbatch.ops.ray.cluster import Cluster
 from tsbatch.ops.ray.serving import Deployed, Http, reason_in
@@ -92,6 +95,8 @@ def test_the_module_says_it_too(monkeypatch):
         (["MAR", "--replicas", "2", "--autoscale", "1:2"], "--replicas and --autoscale"),
         (["MAR", "--surge", "500"], "--surge is 500"),
         (["MAR", "--batch-size", "0"], "--batch-size"),
+        (["MAR", "--name", "a/b"], "--name 'a/b': a model's name has letters"),
+        (["MAR", "--port", "70000"], "--port"),
     ],
 )
 def test_wrong_usage_is_said_before_anything_is_connected(words, says, tmp_path, capsys, connected):
@@ -131,7 +136,7 @@ def test_what_is_deployed_is_told(tmp_path, capsys, connected, monkeypatch):
     assert "started a Ray on this machine" in said.err
     assert "replicas: 3 (2 cores each), batches of up to 4 within 7 ms, up to 9 waiting" in said.err
     assert connected.asked == [("auto", {"start_here": True})]
-    assert (asked["route"], asked["http"], asked["surge"]) == ("/", Http("127.0.0.1", 8001), None)
+    assert (asked["route"], asked["http"], asked["surge"]) == (None, Http("127.0.0.1", 8001), None)
     assert main(["ray", "deploy", archive, "--autoscale", "1:4", "--gpus", "0.5", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["schema"], told["settings"]["replicas"], told["settings"]["gpus"]) == (1, [1, 4], 0.5)
@@ -169,19 +174,128 @@ def test_undeploy_ends_the_local_ray_with_the_last_application(capsys, connected
         assert (told["left"], told["ended_ray"], ended) == (left, bool(wanted), wanted)
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense", "127.0.0.1:99999999"])
-def test_an_address_where_nobody_answers_is_said_at_once(address, capsys):
+@pytest.mark.parametrize(
+    "address, says",
+    [
+        ("127.0.0.1:1", "no Ray cluster answers there"),
+        ("127.0.0.1:99999999", "no Ray cluster answers there"),
+        ("nonsense", "no address of a Ray cluster; expected HOST:PORT"),
+    ],
+)
+def test_an_address_where_nobody_answers_is_said_at_once(address, says, capsys):
     assert main(["ray", "status", "--address", address]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"tsbatch: --address {address}: no Ray cluster answers there")
+    assert line.startswith(f"tsbatch: --address {address}: {says}")
 
 
-def test_no_cluster_at_all(capsys, monkeypatch):
-    monkeypatch.setattr(cluster, "_reach", lambda _: False)
+@pytest.mark.parametrize(
+    "why, variable, says",
+    [
+        (cluster.NONE_HERE, None, "no Ray cluster runs here, and RAY_ADDRESS names none: give --address HOST:PORT, or"),
+        ("Version mismatch", None, "the Ray that runs here lets nobody in: Version mismatch"),
+        ("Version mismatch", "h:1", "RAY_ADDRESS=h:1: no Ray cluster answers there, or not to this user: Version mism"),
+    ],
+)
+def test_no_cluster_that_lets_it_in(why, variable, says, capsys, monkeypatch):
+    monkeypatch.setattr(cluster, "_reach", lambda _: why)
+    monkeypatch.setattr(local, "running", lambda: None)
+    monkeypatch.setenv(cluster.VARIABLE, variable or "")
     assert main(["ray", "status"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "no Ray cluster runs here" in line
-    assert "--local" in line
+    assert line.startswith(f"tsbatch: {says}")
+
+
+@pytest.fixture
+def fresh(monkeypatch):
+    """A Ray that can be started here; which ones have ended."""
+    one = local.LocalRay("127.0.0.1:6379", "/nowhere", local.ProcessRef(1, 0))
+    ended = []
+    monkeypatch.delenv(cluster.VARIABLE, raising=False)
+    monkeypatch.setattr(local, "running", lambda: None)
+    monkeypatch.setattr(local, "start", lambda: one)
+    monkeypatch.setattr(local, "end", ended.append)
+    return one, ended
+
+
+def test_what_was_started_here_ends_where_nothing_comes_of_it(fresh, monkeypatch):
+    one, ended = fresh
+    reached = iter([cluster.NONE_HERE, ""])
+    monkeypatch.setattr(cluster, "_reach", lambda _: next(reached))
+    ray = pytest.importorskip("ray")
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(gcs_address=one.address))
+
+    def nothing_comes_of_it():
+        with cluster.connected("auto", start_here=True) as found:
+            assert (found, ended) == (Cluster(one.address, started=True), [])
+            raise UsageError("no room")
+
+    with pytest.raises(UsageError, match="no room"):
+        nothing_comes_of_it()
+    assert ended == [one]
+
+
+def test_what_was_started_here_and_does_not_answer_ends(fresh, monkeypatch):
+    one, ended = fresh
+    reached = iter([cluster.NONE_HERE, "timed out"])
+    monkeypatch.setattr(cluster, "_reach", lambda _: next(reached))
+    with pytest.raises(ServerError, match="does not answer: timed out"), cluster.connected("auto", start_here=True):
+        pass
+    assert ended == [one]
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_an_application_keeps_its_route(there, tmp_path, monkeypatch):
+    details = {**DETAILS, "applications": {"m": {**APPLICATION, "route_prefix": "/own"}} if there else {}}
+    asked = []
+    monkeypatch.setattr(serving, "_details", lambda: details)
+    monkeypatch.setattr(serving, "_check_room", lambda _: None)
+    monkeypatch.setattr(serving, "_check_route", lambda _, name, route: asked.append((name, route)) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        serving.deploy(
+            None, RaySettings(name="m"), route=None, http=Http(), tell=print, surge=None
+        )  # nothing is started before it is known to fit
+    assert asked == [("m", "/own" if there else "/")]
+
+
+def test_a_port_that_somebody_has(monkeypatch):
+    monkeypatch.setattr(cluster, "nodes", lambda: [NODE])
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(UsageError, match=f"127.0.0.1:{port} is in use"):
+            serving._check_port(Http(port=port))
+        monkeypatch.setattr(cluster, "nodes", lambda: [{**NODE, "address": "192.0.2.1"}])
+        serving._check_port(Http(port=port))  # of a cluster elsewhere it says nothing
+
+
+def test_addresses_that_others_can_use(monkeypatch):
+    everywhere = {"http_options": {"host": "0.0.0.0", "port": 8000}, "proxies": {"n": {"node_ip": "10.0.0.2"}}}
+    assert serving._address(everywhere) == "http://10.0.0.2:8000"
+    here = {"http_options": {"host": "::1", "port": 8000}, "proxies": {}}
+    assert serving._address(here) == "http://[::1]:8000"
+    monkeypatch.setattr(cluster, "nodes", lambda: [NODE])
+    assert list(serving._remarks(here, one_by_one=False)) == []
+    monkeypatch.setattr(cluster, "nodes", lambda: [NODE, {**NODE, "address": "192.0.2.1"}])
+    assert list(serving._remarks(everywhere, one_by_one=False)) == []
+    one, other = serving._remarks(here, one_by_one=True)
+    assert "no room beside the old replicas" in one
+    assert "--host 0.0.0.0, given to the first deployment" in other
+
+
+def test_removing_waits_as_long_as_requests_may_take(monkeypatch):
+    serve = pytest.importorskip("ray.serve")
+    config = {"deployment_config": {"graceful_shutdown_timeout_s": 130.0}}
+    slow = {**APPLICATION, "deployments": {"m": {**APPLICATION["deployments"]["m"], **config}}}
+    clock, gone_at = [0.0], 150.0
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + 10))
+    monkeypatch.setattr(serve, "delete", lambda name, _blocking: None)
+    there = lambda: {"m": slow} if clock[0] < gone_at else {}  # noqa: E731
+    monkeypatch.setattr(serving, "_details", lambda: {**DETAILS, "applications": there()})
+    assert serving.undeploy("m") == []
+    clock[0], gone_at = 0.0, 1e9
+    with pytest.raises(ServerError, match="m: not removed after 190 s"):
+        serving.undeploy("m")
 
 
 def test_nothing_reaches_stderr_while_connecting(capfd):
@@ -193,7 +307,12 @@ def test_nothing_reaches_stderr_while_connecting(capfd):
 
 def test_somebody_listens():
     with socket.create_server(("127.0.0.1", 0)) as server:
-        assert cluster._listens(f"127.0.0.1:{server.getsockname()[1]}")
+        assert cluster._nobody_at(f"127.0.0.1:{server.getsockname()[1]}") == ""
+
+
+@pytest.mark.parametrize("address", ["local", "http://127.0.0.1:8265", "127.0.0.1", ":1", "ray://h", "h:port"])
+def test_what_is_no_address_of_a_cluster(address):
+    assert cluster._nobody_at(address) == cluster.EXPECTED
 
 
 def test_only_a_cluster_of_this_machine_keeps_its_replicas_to_it():
@@ -225,34 +344,35 @@ def test_a_deployment_that_fails_is_a_load_that_failed(monkeypatch):
     failed = {**APPLICATION, "status": "DEPLOY_FAILED", "message": "tsbatch.errors.LoadError: no weights"}
     monkeypatch.setattr(serving, "_details", lambda: {**DETAILS, "applications": {"m": failed}})
     with pytest.raises(LoadFailed, match="the model m cannot load: no weights"):
-        serving._wait(RaySettings(name="m"), 0.0, lambda _: None)
+        serving._wait(RaySettings(name="m"), lambda _: None)
 
 
 def test_how_it_goes_is_told(monkeypatch):
-    fresh = {**APPLICATION, "last_deployed_time_s": time.time()}
-    states = iter([APPLICATION, {**fresh, "status": "DEPLOYING"}, fresh])
+    """An update too, of which Ray tells the time of the first deployment."""
+    deploying = {**APPLICATION, "status": "DEPLOYING"}
+    states = iter([deploying, deploying, APPLICATION])
     monkeypatch.setattr(serving, "_details", lambda: {**DETAILS, "applications": {"m": next(states)}})
     monkeypatch.setattr(serving.time, "sleep", lambda _: None)
     said = []
-    serving._wait(RaySettings(name="m"), time.time(), said.append)
-    assert said == ["m: 1 of 2 replicas answer"] * 2, "what was deployed before is not what was waited for"
+    serving._wait(RaySettings(name="m"), said.append)
+    assert said == ["m: 1 of 2 replicas answer"] * 2
 
 
 @pytest.mark.parametrize(
-    "route, says", [("x", "--route is 'x'"), ("/x/", "--route is '/x/'"), ("/", "answers at / already")]
+    "route, says",
+    [
+        *((route, f"--route is {route!r}") for route in ("x", "/x/", "//", "/{name}", "/a b", "/x?y")),
+        ("/", "answers at / already"),
+    ],
 )
 def test_a_route_that_cannot_be(route, says):
-    from tsbatch.errors import UsageError
-
-    with pytest.raises(UsageError, match=says):
+    with pytest.raises(UsageError, match=re.escape(says)):
         serving._check_route(DETAILS, "other", route)
     serving._check_route(DETAILS, "m", "/")
     serving._check_route(DETAILS, "other", "/other")
 
 
 def test_room_on_some_node(connected):
-    from tsbatch.errors import UsageError
-
     serving._check_room(RaySettings(name="m", cpus=4))
     with pytest.raises(
         UsageError, match="reserves 5 cores and 0 GPUs, and the largest of the cluster's 1 nodes has 4 and 0"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import http.server
+import json
 import threading
 import zipfile
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
 
-from tests.unit.ray.replica_side import handler_archive
+from tests.unit.ray.replica_side import DOUBLES, handler_archive
 from tsbatch.errors import LoadError, UsageError
 from tsbatch.ops.mar_file import sha256
 from tsbatch.ray.archives import describe, fetched, key_of, unpack_verified, verify_folder
@@ -25,14 +27,21 @@ def folder(tmp_path_factory):
     return handler_archive(tmp_path_factory.mktemp("folders"), form="folder")
 
 
-@pytest.fixture(scope="module")
-def url(archive):
-    serve = partial(http.server.SimpleHTTPRequestHandler, directory=archive.parent)
+@contextmanager
+def served(folder):
+    """A folder on the web."""
+    serve = partial(http.server.SimpleHTTPRequestHandler, directory=folder)
     serve.log_message = lambda *_: None
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), serve) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def url(archive):
+    with served(archive.parent) as address:
+        yield address
 
 
 def test_a_path_is_described(archive):
@@ -64,6 +73,35 @@ def test_a_folder_is_served_where_it_lies(folder):
     source = describe(folder)
     assert (source.name, source.sha256) == ("double", "")
     assert verify_folder(source) == folder
+
+
+def test_a_folder_may_be_named_by_its_address(folder):
+    assert verify_folder(describe(folder.as_uri())) == folder
+
+
+def test_an_address_need_not_end_as_a_file_would(archive, tmp_path):
+    (tmp_path / "download").write_bytes(archive.read_bytes())
+    with pytest.raises(UsageError, match=r"download: is a zip whose name does not end in \.mar"):
+        describe(tmp_path / "download")
+    with served(tmp_path) as address:
+        source = describe(f"{address}/download?token=s3cret")
+        assert source.sha256 == sha256(archive)
+        (tmp_path / "there").mkdir()
+        unpack_verified(source, tmp_path / "there")
+
+
+def test_no_message_tells_what_may_be_secret(url):
+    secret = f"{url.replace('http://', 'http://me:pass@')}/nothing.mar?X-Signature=s3cret"
+    with pytest.raises(UsageError, match=r"/nothing\.mar: cannot be fetched") as caught:
+        describe(secret)
+    assert "s3cret" not in str(caught.value)
+    assert "pass@" not in str(caught.value)
+
+
+def test_a_broken_download_is_told_by_its_address(tmp_path):
+    (tmp_path / "m.mar").write_text("no zip")
+    with served(tmp_path) as address, pytest.raises(UsageError, match=rf"^{address}/m\.mar: neither a \.mar nor"):
+        describe(f"{address}/m.mar")
 
 
 def test_another_archive_in_its_place_is_refused(tmp_path):
@@ -107,6 +145,7 @@ def test_a_folder_that_was_changed_is_refused(tmp_path):
         ("ftp://there/m.mar", "cannot be fetched; expected a path, file://"),
         ("http://127.0.0.1:1/m.mar", "cannot be fetched: ConnectionError"),
         ("s3://bucket/m.mar", "cannot be fetched: .*smart_open"),
+        ("http://[", "neither a path nor an address"),
     ],
 )
 def test_what_cannot_be_fetched_is_said_in_one_line(uri, says):
@@ -137,3 +176,39 @@ def test_an_archive_without_hashes_has_only_its_own(tmp_path):
     (tmp_path / "there").mkdir()
     unpack_verified(describe(foreign), tmp_path / "there")
     assert (tmp_path / "there" / "double_handler.py").is_file()
+
+
+@pytest.fixture
+def by_others(tmp_path):
+    """An archive as torch-model-archiver makes it, with settings under another name."""
+
+    def pack(settings, named="own.yaml"):
+        model = {"modelName": "double", "modelVersion": "1.5", "handler": "double_handler.py", "configFile": named}
+        with zipfile.ZipFile(tmp_path / "m.mar", "w") as new:
+            new.writestr("MAR-INF/MANIFEST.json", json.dumps({"model": model}))
+            new.writestr("double_handler.py", DOUBLES)
+            new.writestr("own.yaml", settings)
+            new.writestr("model-config.yaml", "batchSize: 99\n")
+        return describe(tmp_path / "m.mar")
+
+    return pack
+
+
+def test_the_settings_are_those_that_the_manifest_names(by_others):
+    assert by_others("batchSize: 3\n").config == {"batchSize": 3}
+    assert by_others("batchSize: 3\n", named=None).config == {}
+
+
+@pytest.mark.parametrize(
+    "settings, named, says",
+    [
+        ("batchSize: [3\n", "own.yaml", "own.yaml is not YAML: while parsing a flow sequence"),
+        ("day: 2026-99-99\n", "own.yaml", "own.yaml is not YAML: month must be in"),
+        ("# nothing\n", "own.yaml", "own.yaml holds no settings"),
+        ("batchSize: 3\n", "other.yaml", "names the settings other.yaml, which are not in it"),
+    ],
+)
+def test_settings_that_cannot_be_read_are_not_passed_over(by_others, settings, named, says):
+    with pytest.raises(UsageError, match=says) as caught:
+        by_others(settings, named)
+    assert "\n" not in str(caught.value)

@@ -22,7 +22,8 @@ def loaded(folder, source, **files):
     """Packed by nobody in particular: tsbatch would not pack most of these."""
     place = folder / "model"
     (place / "MAR-INF").mkdir(parents=True)
-    manifest = {"model": {"modelName": "double", "modelVersion": "1.5", "handler": "double_handler.py"}}
+    model = {"modelName": "double", "modelVersion": "1.5", "handler": "double_handler.py"}
+    manifest = {"model": {**model, "configFile": "model-config.yaml"}}
     (place / "MAR-INF/MANIFEST.json").write_text(json.dumps(manifest))
     for name, text in {"double_handler.py": source, "model-config.yaml": "batchSize: 4\n", **files}.items():
         (place / name).write_text(text)

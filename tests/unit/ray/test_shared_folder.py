@@ -59,6 +59,17 @@ def test_what_a_killed_replica_left_half_done_is_filled_anew():
     found.release()
 
 
+def test_what_killed_replicas_of_other_archives_left_is_removed():
+    held = SharedFolder("held", fill)
+    abandoned = SharedFolder("abandoned", fill)
+    abandoned._let_go()  # as the system does for a process that is gone
+    SharedFolder("key", fill).release()
+    assert held.path.is_dir()
+    assert not abandoned.path.exists()
+    held.release()
+    assert list(root().iterdir()) == []
+
+
 def fill_slowly(folder):
     (folder / "weights").write_text("half")
     time.sleep(0.003)

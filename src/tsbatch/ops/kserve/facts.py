@@ -89,7 +89,7 @@ def facts_of(mar: Path, check: Mapping[str, Any]) -> Facts:
     config = read.config() or {}
     about, memory = check["about"], check["memory"]
     bundle = _about(read.texts.get(HASHES_NAME, b"{}")).get(BUNDLED_FOR)
-    numbers = {key: config[key] for key in DEFAULTS if isinstance(config.get(key), int)}
+    numbers = {key: config[key] for key in DEFAULTS if type(config.get(key)) is int and config[key] > 0}
     return Facts(
         path=source.path,
         name=source.name,

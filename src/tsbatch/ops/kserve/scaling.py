@@ -7,11 +7,14 @@ load before anyone waits, and means the same on any machine, which requests a se
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from tsbatch.errors import UsageError
 from tsbatch.ops.kserve.facts import Facts
 from tsbatch.telemetry import STAGES
+
+_ADDRESS = re.compile(r"https?://[^/\s]\S*")
 
 WINDOW = "2m"
 """Of the rates: Prometheus' own default is to look once a minute, and a rate needs two looks."""
@@ -44,6 +47,10 @@ class Scaling:
             raise UsageError(
                 f"--replicas {self.least}:{self.most} needs --prometheus URL, the address at which KEDA can ask "
                 "Prometheus; or give one number"
+            )
+        if self.prometheus is not None and not _ADDRESS.fullmatch(self.prometheus):
+            raise UsageError(
+                f"--prometheus {self.prometheus!r}: expected an address like http://prometheus.monitoring:9090"
             )
 
     @classmethod

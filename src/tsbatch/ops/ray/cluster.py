@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,6 +16,10 @@ from tsbatch.ops.failure import ServerError
 from tsbatch.ops.ray import local
 
 AUTO: Final = "auto"
+VARIABLE: Final = "RAY_ADDRESS"
+NONE_HERE: Final = "Could not find any running Ray"
+"""What Ray says where ``auto`` finds none (ray/_private/services.py)."""
+EXPECTED: Final = "no address of a Ray cluster; expected HOST:PORT, or ray://HOST:PORT"
 HERE: Final = "127.0.0.1"
 SECONDS_TO_CONNECT: Final = 5.0
 QUIET: Final = ("ray", "ray.serve", "ray._private.worker")
@@ -46,47 +50,73 @@ def connected(address: str, *, start_here: bool = False) -> Iterator[Cluster]:
 
     Args:
         address: of the cluster; ``auto`` for ``RAY_ADDRESS``, what ``--local`` has started, or one that runs here.
-        start_here: start one on this machine where there is none.
+        start_here: start one on this machine where there is none; it ends with a block that fails.
 
     Raises:
-        UsageError: there is none, and nobody asked to start one.
+        UsageError: there is none, or it lets nobody in, and nobody asked to start one.
         ServerError: the one on this machine cannot be started, or does not answer.
     """
-    started, mine = False, local.running()
-    if mine is not None and address in (AUTO, mine.address) and "RAY_ADDRESS" not in os.environ:
-        _join(mine)
-    elif not _reach(address):
-        if address != AUTO:
-            raise UsageError(
-                f"--address {address}: no Ray cluster answers there, or not to this user: one that wants a token needs"
-                " RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or ~/.ray/auth_token"
-            )
-        if not start_here:
-            raise UsageError(
-                "no Ray cluster runs here, and RAY_ADDRESS names none: give --address HOST:PORT, or --local to start a"
-                " Ray on this machine"
-            )
-        started = True
-        _join(local.start())
-    import ray
+    wanted = (os.environ.get(VARIABLE) or AUTO) if address == AUTO else address
+    mine = local.running()
+    started = False
+    with ExitStack() as ending:
+        if mine is not None and wanted in (AUTO, mine.address):
+            if why := _join(mine):
+                raise ServerError(
+                    f"the Ray that --local started at {mine.address} does not answer: {why}; its logs: {mine.logs}; end"
+                    f" it with kill {mine.process.pid}"
+                )
+        elif why := _reach(wanted):
+            if wanted != AUTO or not start_here:
+                raise UsageError(_told(wanted, why, f"--address {address}" if address != AUTO else VARIABLE))
+            started = True
+            if why := _join(ending.enter_context(_started_here())):
+                raise ServerError(f"the Ray that was started here does not answer: {why}")
+        import ray
 
-    try:
+        ending.callback(ray.shutdown)
         yield Cluster(ray.get_runtime_context().gcs_address, started)
-    finally:
-        ray.shutdown()
 
 
-def _join(mine: local.LocalRay) -> None:
+def _told(wanted: str, why: str, named_by: str) -> str:
+    if wanted != AUTO:
+        shown = named_by if wanted in named_by else f"{named_by}={wanted}"
+        if why == EXPECTED:
+            return f"{shown}: {why}"
+        return (
+            f"{shown}: no Ray cluster answers there, or not to this user: {why}; one that wants a token needs"
+            " RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or ~/.ray/auth_token"
+        )
+    if not why.startswith(NONE_HERE):
+        return f"the Ray that runs here lets nobody in: {why}"
+    return (
+        f"no Ray cluster runs here, and {VARIABLE} names none: give --address HOST:PORT, or --local to start a Ray on"
+        " this machine"
+    )
+
+
+@contextmanager
+def _started_here() -> Iterator[local.LocalRay]:
+    """A new one; where the block fails it ends, since nobody would know of it."""
+    started = local.start()
+    try:
+        yield started
+    except BaseException:
+        local.end(started)
+        raise
+
+
+def _join(mine: local.LocalRay) -> str:
     os.environ.update(mine.environment)
-    if not _reach(mine.address):
-        raise ServerError(f"the Ray that --local started at {mine.address} does not answer; its logs: {mine.logs}")
+    return _reach(mine.address)
 
 
-def _reach(address: str) -> bool:
-    """Connect; False where nobody answers."""
-    if address != AUTO and "://" not in address and not _listens(address):
-        return False
+def _reach(address: str) -> str:
+    """Connect; why not, in one line, where that fails."""
+    if address != AUTO and (why := _nobody_at(address)):
+        return why
     import ray
+    from ray.exceptions import RayError
 
     for name in QUIET:
         logging.getLogger(name).setLevel(logging.ERROR)
@@ -94,9 +124,22 @@ def _reach(address: str) -> bool:
     try:
         with _nothing_on_stderr():
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, runtime_env=environment)
-    except (ConnectionError, TimeoutError, RuntimeError, ValueError):
-        return False
-    return True
+    except (ConnectionError, TimeoutError, RuntimeError, ValueError, RayError) as error:
+        ray.shutdown()
+        return " ".join(str(error).split())[:300] or type(error).__name__
+    return ""
+
+
+def _nobody_at(address: str) -> str:
+    """Why nobody can be asked there, told at once: Ray itself would go on trying for a minute."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or "/" in host or not port.isdecimal():
+        return EXPECTED
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), SECONDS_TO_CONNECT).close()
+    except (OSError, OverflowError) as error:
+        return str(error)
+    return ""
 
 
 @contextmanager
@@ -111,16 +154,6 @@ def _nothing_on_stderr() -> Iterator[None]:
         os.dup2(kept, 2)
         os.close(kept)
         os.close(nowhere)
-
-
-def _listens(address: str) -> bool:
-    """Whether anybody does: Ray itself would go on trying for a minute."""
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), SECONDS_TO_CONNECT).close()
-    except (OSError, ValueError, OverflowError):
-        return False
-    return True
 
 
 def _of_replicas(address: str) -> dict[str, Any]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tsbatch.errors import UsageError
 from tsbatch.ops.failure import LoadFailed, ServerError
+from tsbatch.ops.ports import is_free
 from tsbatch.ray.archives import Source
 from tsbatch.ray.proxy import CALLBACK, VARIABLE
 from tsbatch.ray.settings import RaySettings
@@ -19,7 +20,11 @@ TRIES: Final = 2
 """How often a replica that cannot load is tried anew before the deployment has failed."""
 SECONDS_TO_SCHEDULE: Final = 120.0
 """What Ray may take to find a place and start a process, beside what the replica takes to load."""
+LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
+SECONDS_TO_REMOVE: Final = 60.0
+"""What Ray may take to remove an application, beside what its replicas may take to end."""
 _REASON = re.compile(r"\b(?:LoadError|SettingsError): (.+)")
+_ROUTE = re.compile(r"/|(/[\w.~-]+)+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +54,18 @@ class Deployed:
 
 
 def deploy(
-    source: Source, settings: RaySettings, *, route: str, http: Http, tell: Callable[[str], None], surge: int | None
+    source: Source,
+    settings: RaySettings,
+    *,
+    route: str | None,
+    http: Http,
+    tell: Callable[[str], None],
+    surge: int | None,
 ) -> Deployed:
     """Deploy an archive on the cluster that this process is connected to, and wait until all replicas answer.
 
     Raises:
-        UsageError: the cluster cannot have it: no node is large enough, or the route is taken.
+        UsageError: the cluster cannot have it: no node is large enough, or the route or the port is taken.
         LoadFailed: its replicas cannot load.
         ServerError: they do not come up in time.
     """
@@ -62,37 +73,69 @@ def deploy(
 
     from tsbatch.ray.deploying import application
 
-    _start_serve(http)
     before = _details()
+    there = settings.name in before["applications"]
+    route = route or (before["applications"][settings.name]["route_prefix"] if there else None) or "/"
     _check_room(settings)
     _check_route(before, settings.name, route)
-    there = settings.name in before["applications"]
+    _start_serve(http)
     settings = replace(settings, surge=_surge(settings, there=there) if surge is None else surge)
-    remarks = ("no room beside the old replicas: each was ended before a new one took its place",)
     target = serve.RunTarget(
         application(source, settings, {"max_constructor_retry_count": TRIES}), settings.name, route
     )
-    since = time.time()
     serve.run_many([target], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
-    _wait(settings, since, tell)
+    _wait(settings, tell)
+    after = _details()
     return Deployed(
         name=settings.name,
         version=source.version,
-        url=f"{_address(_details())}{route.rstrip('/')}/predictions/{settings.name}",
+        url=f"{_address(after)}{route.rstrip('/')}/predictions/{settings.name}",
         settings=settings,
-        remarks=remarks if there and settings.surge == 0 else (),
+        remarks=tuple(_remarks(after, one_by_one=there and settings.surge == 0)),
     )
+
+
+def _remarks(details: Mapping[str, Any], *, one_by_one: bool) -> Iterator[str]:
+    from tsbatch.ops.ray.cluster import nodes
+
+    if one_by_one:
+        yield "no room beside the old replicas: each was ended before a new one took its place"
+    host = details["http_options"]["host"]
+    if host in LOOPBACK and not all(is_free(0, node["address"]) for node in nodes() if node["alive"]):
+        yield (
+            f"Serve listens on {host} of each node, where only that node reaches it; --host 0.0.0.0, given to the first"
+            " deployment, opens it, and then something in front of it has to ask who calls"
+        )
 
 
 def _start_serve(http: Http) -> None:
     """Start Serve where it does not run, with our answer to requests that are lost with their replica."""
     from ray import serve
+    from ray.exceptions import RayError
 
-    if not serve.status().proxies:
+    if serve.status().proxies:
+        return
+    _check_port(http)
+    try:
         serve.start(
             proxy_location="EveryNode",
             http_options={"host": http.host, "port": http.port},
             controller_options={"runtime_env": {"env_vars": {VARIABLE: CALLBACK}}},
+        )
+    except (RayError, TimeoutError) as error:
+        serve.shutdown()
+        reason = reason_in(str(error))
+        raise ServerError(f"Serve cannot listen at {http.host}:{http.port} on every node: {reason}") from None
+
+
+def _check_port(http: Http) -> None:
+    """Where the cluster is on this machine: Ray itself would share a port with another Serve that listens there."""
+    from tsbatch.ops.ray.cluster import nodes
+
+    here = any(is_free(0, node["address"]) for node in nodes())
+    if here and ":" not in http.host and not is_free(http.port, http.host):
+        raise UsageError(
+            f"{http.host}:{http.port} is in use, or no address of this machine: give --port, or --host, for Serve"
         )
 
 
@@ -117,7 +160,7 @@ def _check_room(settings: RaySettings) -> None:
 
 
 def _check_route(details: Mapping[str, Any], name: str, route: str) -> None:
-    if not route.startswith("/") or (route != "/" and route.endswith("/")):
+    if not _ROUTE.fullmatch(route):
         raise UsageError(f"--route is {route!r}; expected / or one like /{name}")
     for other, about in details["applications"].items():
         if other != name and about.get("route_prefix") == route:
@@ -136,18 +179,19 @@ def _surge(settings: RaySettings, *, there: bool) -> int:
     return 100 if fits or not there else 0
 
 
-def _wait(settings: RaySettings, since: float, tell: Callable[[str], None]) -> None:
+def _wait(settings: RaySettings, tell: Callable[[str], None]) -> None:
+    """Ray's controller has set the status back when it took the deployment, so what it says is of this one."""
     limit = SECONDS_TO_SCHEDULE + settings.startup_timeout * (1 + TRIES)
+    deadline = time.monotonic() + limit
     while True:
         about = _details()["applications"].get(settings.name) or {}
         status, deployments = about.get("status"), about.get("deployments") or {}
         message = " ".join([str(about.get("message") or ""), *(str(one["message"]) for one in deployments.values())])
-        fresh = float(about.get("last_deployed_time_s") or 0) >= since - 1
-        if fresh and status == READY:
+        if status == READY:
             return
-        if fresh and status in ("DEPLOY_FAILED", "UNHEALTHY"):
+        if status in ("DEPLOY_FAILED", "UNHEALTHY"):
             raise LoadFailed(settings.name, reason_in(message))
-        if time.time() - since > limit:
+        if time.monotonic() > deadline:
             raise ServerError(
                 f"{settings.name}: not all replicas answer after {limit:g} s ({status or 'nothing known'}):"
                 f" {reason_in(message)}; tsbatch ray status shows how it goes on"
@@ -168,8 +212,11 @@ def reason_in(message: str) -> str:
 
 def _address(details: Mapping[str, Any]) -> str:
     options = details["http_options"]
-    host = "127.0.0.1" if options["host"] in ("0.0.0.0", "::") else options["host"]  # noqa: S104  compared, not listened on
-    return f"http://{host}:{options['port']}"
+    host = options["host"]
+    if host in ("0.0.0.0", "::"):  # noqa: S104  compared, not listened on
+        nodes = (proxy.get("node_ip") for proxy in details["proxies"].values())
+        host = next(filter(None, nodes), "127.0.0.1")
+    return f"http://{f'[{host}]' if ':' in host else host}:{options['port']}"
 
 
 def status() -> list[dict[str, Any]]:
@@ -213,12 +260,21 @@ def undeploy(name: str) -> list[str]:
 
     Raises:
         UsageError: there is none of that name.
+        ServerError: it is not gone in the time that its replicas may take to end.
     """
-    there = sorted(_details()["applications"])
+    applications = _details()["applications"]
+    there = sorted(applications)
     if name not in there:
         known = ", ".join(there) or "none"
         raise UsageError(f"no application named {name!r} is deployed; deployed: {known}")
     from ray import serve
 
-    serve.delete(name)
+    configs = [one.get("deployment_config") or {} for one in applications[name]["deployments"].values()]
+    limit = SECONDS_TO_REMOVE + max((float(one.get("graceful_shutdown_timeout_s") or 0) for one in configs), default=0)
+    serve.delete(name, _blocking=False)  # Ray's own waiting ends after a minute, and requests may take longer
+    deadline = time.monotonic() + limit
+    while name in _details()["applications"]:
+        if time.monotonic() > deadline:
+            raise ServerError(f"{name}: not removed after {limit:g} s; tsbatch ray status shows how it goes on")
+        time.sleep(0.2)
     return [other for other in there if other != name]

@@ -43,6 +43,12 @@ def test_what_is_neither(text):
         Scaling.parse(text, prometheus="http://p")
 
 
+@pytest.mark.parametrize("address", ["prometheus:9090", "http://", "http:// x", "p"])
+def test_what_is_no_address_of_prometheus(address):
+    with pytest.raises(UsageError, match="expected an address like http://"):
+        Scaling.parse("1:4", prometheus=address)
+
+
 def test_a_range_needs_somebody_to_ask():
     with pytest.raises(UsageError, match="--replicas 1:4 needs --prometheus"):
         Scaling.parse("1:4")
