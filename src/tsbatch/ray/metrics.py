@@ -1,7 +1,8 @@
 """The batch metrics under the names they have on TorchServe, through Ray's own endpoint.
 
-Ray's Prometheus endpoint writes ``ray_`` before each name and adds the labels application, deployment and replica;
-Level is always Model, as on TorchServe. Sums are counters, so that means over any interval are exact.
+Ray's Prometheus endpoint writes ``ray_`` before each name and all of it in small letters, since OpenTelemetry does
+(opentelemetry/sdk/metrics/_internal/instrument.py), and adds the labels application, deployment and replica; Level is
+always Model, as on TorchServe. Sums are counters, so that means over any interval are exact.
 """
 
 from __future__ import annotations
