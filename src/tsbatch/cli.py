@@ -50,6 +50,8 @@ EXTRAS = {
     "starlette": "ray",
     "python_multipart": "ray",
     "smart_open": "ray",
+    "fastapi": "ray",
+    "grpc": "ray",
 }
 """The extra that brings each import which a plain ``pip install tsbatch`` lacks."""
 
@@ -167,7 +169,8 @@ def _run(words: list[str]) -> int:
     except typer.Abort:
         return STOPPED
     except usage_error as error:
-        return _fail(f"{_message_of(error)} {_help_line(error)}", BAD_INPUT)
+        # Without a message it is a group of verbs without a verb, and its help has been shown.
+        return _fail(f"{text} {_help_line(error)}", BAD_INPUT) if (text := _message_of(error)) else BAD_INPUT
     except click_error as error:
         return _fail(_message_of(error), BAD_INPUT)
     except SystemExit as error:

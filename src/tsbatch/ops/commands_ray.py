@@ -53,7 +53,10 @@ def deploy(
         str | None, typer.Option(help="What its addresses begin with, where several models are served (/).")
     ] = None,
     address: Address = "auto",
-    here: Annotated[bool, typer.Option("--local", help="Start a Ray on this machine where none runs.")] = False,
+    here: Annotated[
+        bool,
+        typer.Option("--local", help="On a Ray of its own on this machine, which is started where it does not run."),
+    ] = False,
     host: Annotated[str, typer.Option(help="Where Serve listens, when this starts it.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Its port, likewise.", min=1, max=65535)] = 8000,
     json: Json = False,

@@ -8,6 +8,7 @@ import re
 import socket
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -174,6 +175,13 @@ def test_undeploy_ends_the_local_ray_with_the_last_application(capsys, connected
         assert (told["left"], told["ended_ray"], ended) == (left, bool(wanted), wanted)
 
 
+def test_without_a_verb_it_shows_the_verbs_and_nothing_else(capsys):
+    assert main(["ray"]) == 2
+    said = capsys.readouterr()
+    assert "undeploy" in said.out + said.err
+    assert "tsbatch:" not in said.err
+
+
 @pytest.mark.parametrize(
     "address, says",
     [
@@ -219,8 +227,7 @@ def fresh(monkeypatch):
 
 def test_what_was_started_here_ends_where_nothing_comes_of_it(fresh, monkeypatch):
     one, ended = fresh
-    reached = iter([cluster.NONE_HERE, ""])
-    monkeypatch.setattr(cluster, "_reach", lambda _: next(reached))
+    monkeypatch.setattr(cluster, "_reach", lambda _: "")
     ray = pytest.importorskip("ray")
     monkeypatch.setattr(ray, "shutdown", lambda: None)
     monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(gcs_address=one.address))
@@ -237,8 +244,7 @@ def test_what_was_started_here_ends_where_nothing_comes_of_it(fresh, monkeypatch
 
 def test_what_was_started_here_and_does_not_answer_ends(fresh, monkeypatch):
     one, ended = fresh
-    reached = iter([cluster.NONE_HERE, "timed out"])
-    monkeypatch.setattr(cluster, "_reach", lambda _: next(reached))
+    monkeypatch.setattr(cluster, "_reach", lambda _: "timed out")
     with pytest.raises(ServerError, match="does not answer: timed out"), cluster.connected("auto", start_here=True):
         pass
     assert ended == [one]
@@ -246,6 +252,7 @@ def test_what_was_started_here_and_does_not_answer_ends(fresh, monkeypatch):
 
 @pytest.mark.parametrize("there", [True, False])
 def test_an_application_keeps_its_route(there, tmp_path, monkeypatch):
+    pytest.importorskip("ray.serve")  # keeps its warnings to itself
     details = {**DETAILS, "applications": {"m": {**APPLICATION, "route_prefix": "/own"}} if there else {}}
     asked = []
     monkeypatch.setattr(serving, "_details", lambda: details)
@@ -306,8 +313,30 @@ def test_nothing_reaches_stderr_while_connecting(capfd):
 
 
 def test_somebody_listens():
+    grpc = pytest.importorskip("grpc")
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        assert cluster._nobody_at(f"127.0.0.1:{port}") == ""
+        assert cluster._nobody_at(f"ray://127.0.0.1:{port}") == ""
+    finally:
+        server.stop(None).wait()
+
+
+def test_somebody_else_listens(monkeypatch):
+    """Ray would go on trying for minutes."""
+    pytest.importorskip("grpc")
+    monkeypatch.setattr(cluster, "SECONDS_TO_CONNECT", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as server:
-        assert cluster._nobody_at(f"127.0.0.1:{server.getsockname()[1]}") == ""
+        assert cluster._nobody_at(f"127.0.0.1:{server.getsockname()[1]}") == "what listens there is no Ray"
+
+
+def test_a_ray_that_was_killed_is_none(monkeypatch):
+    services = pytest.importorskip("ray._private.services")
+    monkeypatch.setattr(services, "get_ray_address_from_environment", lambda *_: "127.0.0.1:1")
+    assert cluster._running_here() == ""
+    assert cluster._reach("auto") == cluster.NONE_HERE
 
 
 @pytest.mark.parametrize("address", ["local", "http://127.0.0.1:8265", "127.0.0.1", ":1", "ray://h", "h:port"])

@@ -17,11 +17,10 @@ from tsbatch.ops.ray import local
 
 AUTO: Final = "auto"
 VARIABLE: Final = "RAY_ADDRESS"
-NONE_HERE: Final = "Could not find any running Ray"
-"""What Ray says where ``auto`` finds none (ray/_private/services.py)."""
+NONE_HERE: Final = "none runs here"
 EXPECTED: Final = "no address of a Ray cluster; expected HOST:PORT, or ray://HOST:PORT"
 HERE: Final = "127.0.0.1"
-SECONDS_TO_CONNECT: Final = 5.0
+SECONDS_TO_CONNECT: Final = 10.0
 QUIET: Final = ("ray", "ray.serve", "ray._private.worker")
 """Loggers that tell on stderr what the command's own progress tells."""
 
@@ -50,7 +49,8 @@ def connected(address: str, *, start_here: bool = False) -> Iterator[Cluster]:
 
     Args:
         address: of the cluster; ``auto`` for ``RAY_ADDRESS``, what ``--local`` has started, or one that runs here.
-        start_here: start one on this machine where there is none; it ends with a block that fails.
+        start_here: start one of its own on this machine, where no address is named and none of its own runs; it ends
+            with a block that fails.
 
     Raises:
         UsageError: there is none, or it lets nobody in, and nobody asked to start one.
@@ -66,12 +66,12 @@ def connected(address: str, *, start_here: bool = False) -> Iterator[Cluster]:
                     f"the Ray that --local started at {mine.address} does not answer: {why}; its logs: {mine.logs}; end"
                     f" it with kill {mine.process.pid}"
                 )
-        elif why := _reach(wanted):
-            if wanted != AUTO or not start_here:
-                raise UsageError(_told(wanted, why, f"--address {address}" if address != AUTO else VARIABLE))
+        elif wanted == AUTO and start_here:
             started = True
             if why := _join(ending.enter_context(_started_here())):
                 raise ServerError(f"the Ray that was started here does not answer: {why}")
+        elif why := _reach(wanted):
+            raise UsageError(_told(wanted, why, f"--address {address}" if address != AUTO else VARIABLE))
         import ray
 
         ending.callback(ray.shutdown)
@@ -87,7 +87,7 @@ def _told(wanted: str, why: str, named_by: str) -> str:
             f"{shown}: no Ray cluster answers there, or not to this user: {why}; one that wants a token needs"
             " RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or ~/.ray/auth_token"
         )
-    if not why.startswith(NONE_HERE):
+    if why != NONE_HERE:
         return f"the Ray that runs here lets nobody in: {why}"
     return (
         f"no Ray cluster runs here, and {VARIABLE} names none: give --address HOST:PORT, or --local to start a Ray on"
@@ -107,13 +107,15 @@ def _started_here() -> Iterator[local.LocalRay]:
 
 
 def _join(mine: local.LocalRay) -> str:
-    os.environ.update(mine.environment)
+    os.environ.update(mine.environment)  # Ray reads it once: before this, nothing may have tried to connect
     return _reach(mine.address)
 
 
 def _reach(address: str) -> str:
     """Connect; why not, in one line, where that fails."""
-    if address != AUTO and (why := _nobody_at(address)):
+    if address == AUTO and not (address := _running_here()):
+        return NONE_HERE
+    if why := _nobody_at(address):
         return why
     import ray
     from ray.exceptions import RayError
@@ -130,16 +132,42 @@ def _reach(address: str) -> str:
     return ""
 
 
+def _running_here() -> str:
+    """The address of a Ray that runs on this machine, as Ray itself finds it; empty where none does."""
+    from ray._private.services import get_ray_address_from_environment
+
+    try:
+        found = str(get_ray_address_from_environment(AUTO, None))
+    except ConnectionError:
+        return ""
+    return "" if _nobody_at(found) else found  # the file in which Ray notes it outlives a Ray that was killed
+
+
 def _nobody_at(address: str) -> str:
-    """Why nobody can be asked there, told at once: Ray itself would go on trying for a minute."""
+    """Why nobody can be asked there, told at once: Ray itself would go on trying for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or "/" in host or not port.isdecimal():
         return EXPECTED
     try:
         socket.create_connection((host.strip("[]"), int(port)), SECONDS_TO_CONNECT).close()
-    except (OSError, OverflowError) as error:
+    except OSError as error:
+        return error.strerror or str(error)
+    except OverflowError as error:
         return str(error)
-    return ""
+    return "" if _speaks_grpc(f"{host}:{port}") else "what listens there is no Ray"
+
+
+def _speaks_grpc(address: str) -> bool:
+    from grpc import FutureTimeoutError, channel_ready_future, insecure_channel
+
+    if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
+        return True  # only Ray has the certificates
+    with insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+        try:
+            channel_ready_future(channel).result(SECONDS_TO_CONNECT)
+        except FutureTimeoutError:
+            return False
+    return True
 
 
 @contextmanager
