@@ -10,6 +10,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -196,12 +197,25 @@ def test_an_address_where_nobody_answers_is_said_at_once(address, says, capsys):
     assert line.startswith(f"tsbatch: --address {address}: {says}")
 
 
+def test_why_ray_lets_nobody_in(monkeypatch):
+    ray = pytest.importorskip("ray")
+    monkeypatch.setattr(cluster, "_nobody_at", lambda _: "")
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    for said, told in {
+        "Version mismatch: The cluster\n  has: Ray: 2.9": "Version mismatch: The cluster has: Ray: 2.9",
+        "Failed to connect": f"Failed to connect; {cluster.LET_IN}",
+        "": f"RuntimeError; {cluster.LET_IN}",
+    }.items():
+        monkeypatch.setattr(ray, "init", Mock(side_effect=RuntimeError(said)))
+        assert cluster._reach("h:1") == told
+
+
 @pytest.mark.parametrize(
     "why, variable, says",
     [
         (cluster.NONE_HERE, None, "no Ray cluster runs here, and RAY_ADDRESS names none: give --address HOST:PORT, or"),
         ("Version mismatch", None, "the Ray that runs here lets nobody in: Version mismatch"),
-        ("Version mismatch", "h:1", "RAY_ADDRESS=h:1: no Ray cluster answers there, or not to this user: Version mism"),
+        ("Version mismatch", "h:1", "RAY_ADDRESS=h:1: no Ray cluster answers there: Version mismatch"),
     ],
 )
 def test_no_cluster_that_lets_it_in(why, variable, says, capsys, monkeypatch):

@@ -19,6 +19,7 @@ AUTO: Final = "auto"
 VARIABLE: Final = "RAY_ADDRESS"
 NONE_HERE: Final = "none runs here"
 EXPECTED: Final = "no address of a Ray cluster; expected HOST:PORT, or ray://HOST:PORT"
+LET_IN: Final = "one that wants a token needs RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or ~/.ray/auth_token"
 HERE: Final = "127.0.0.1"
 SECONDS_TO_CONNECT: Final = 10.0
 QUIET: Final = ("ray", "ray.serve", "ray._private.worker")
@@ -81,12 +82,7 @@ def connected(address: str, *, start_here: bool = False) -> Iterator[Cluster]:
 def _told(wanted: str, why: str, named_by: str) -> str:
     if wanted != AUTO:
         shown = named_by if wanted in named_by else f"{named_by}={wanted}"
-        if why == EXPECTED:
-            return f"{shown}: {why}"
-        return (
-            f"{shown}: no Ray cluster answers there, or not to this user: {why}; one that wants a token needs"
-            " RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or ~/.ray/auth_token"
-        )
+        return f"{shown}: {why}" if why == EXPECTED else f"{shown}: no Ray cluster answers there: {why}"
     if why != NONE_HERE:
         return f"the Ray that runs here lets nobody in: {why}"
     return (
@@ -128,7 +124,8 @@ def _reach(address: str) -> str:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, runtime_env=environment)
     except (ConnectionError, TimeoutError, RuntimeError, ValueError, RayError) as error:
         ray.shutdown()
-        return " ".join(str(error).split())[:300] or type(error).__name__
+        why = " ".join(str(error).split())[:300] or type(error).__name__
+        return why if why.startswith("Version mismatch") else f"{why}; {LET_IN}"
     return ""
 
 
