@@ -11,6 +11,7 @@ from tests.acceptance.regimes import OURS
 from tests.e2e.support import make_archive
 from tsbatch.cli import main
 from tsbatch.ops import instance as instances
+from tsbatch.ops.server import Server
 
 CONFIG = """
 minWorkers: 1
@@ -68,3 +69,38 @@ def test_a_private_copy_finds_that_nobody_need_wait_and_leaves_nothing(archive, 
     }
     assert not [name for name in instances.names() if name.startswith("tune")]
     assert java() <= before
+
+
+@pytest.fixture(scope="module")
+def running(archive):
+    with Server.start(name="tuned-e2e", models=[archive]) as server:
+        yield server
+
+
+def settings_and_workers(server):
+    with server.management() as management:
+        described = management.describe("sleeper")
+    kept = {key: described[key] for key in ("modelVersion", "batchSize", "maxBatchDelay", "minWorkers", "modelUrl")}
+    return kept, {worker["pid"] for worker in described["workers"]}
+
+
+def test_a_running_model_is_tuned_on_a_copy_and_stays_as_it_is(running, data, tmp_path, capsys):
+    before = settings_and_workers(running)
+    told = tune(capsys, "sleeper", "--name", "tuned-e2e", "--data", data, "--output", tmp_path / "out")
+    assert told["steps"][0]["verdict"] == "kept"
+    assert told["recommended"]["delay"] < 300
+    assert settings_and_workers(running) == before
+    assert before[0]["maxBatchDelay"] == 300
+
+
+def test_offline_measures_what_there_is_and_ranks_the_rest(archive, data, tmp_path, capsys):
+    told = tune(capsys, archive, "--data", data, "--output", tmp_path / "out", "--offline")
+    ranked = told["settings"]
+    assert told["kind"] == "ranking"
+    assert len({tuple(one["knobs"].values()) for one in ranked}) == len(ranked) > 20
+    rates = [one["figures"]["throughput"] for one in ranked if one["keeps_limits"]]
+    assert rates == sorted(rates, reverse=True)
+    # 4 clients, 24 ms a batch of 4, and no need to wait for more.
+    assert ranked[0]["knobs"]["delay"] < 300
+    [now] = [one for one in ranked if one["knobs"] == {"workers": 1, "batch_size": 8, "delay": 300, "threads": None}]
+    assert now["figures"]["p50"] == pytest.approx(324, rel=0.1)
