@@ -6,6 +6,8 @@ import json
 
 import torch
 
+from tests.tiny_text import save_bpe
+
 LETTERS = ["<pad>", "<s>", "</s>", "<unk>", "|", *"ABCDEFGHIJKLMNOPQRSTUVWXYZ'"]
 LANGUAGES = ("en", "de", "fr")
 _WAVEFORM = {
@@ -67,6 +69,42 @@ def save_waveform_model(folder, name, *, seed=0, gain=1.0, head=3000.0, **config
     if name.endswith("CTC"):
         (folder / "vocab.json").write_text(json.dumps({letter: place for place, letter in enumerate(LETTERS)}))
         transformers.Wav2Vec2CTCTokenizer(folder / "vocab.json").save_pretrained(folder)
+    return model
+
+
+def save_speech_to_text(folder, *, seed=3, gain=2.0, head=20.0, num_beams=1):
+    """A Speech2Text with a byte-level tokenizer in place of its own, which needs the sentencepiece package."""
+    import transformers
+
+    words = save_bpe(folder)
+    model = transformers.Speech2TextForConditionalGeneration(
+        transformers.Speech2TextConfig(
+            vocab_size=words,
+            d_model=32,
+            encoder_layers=2,
+            decoder_layers=2,
+            encoder_attention_heads=4,
+            decoder_attention_heads=4,
+            encoder_ffn_dim=64,
+            decoder_ffn_dim=64,
+            conv_channels=32,
+            max_source_positions=1000,
+            max_target_positions=64,
+            decoder_start_token_id=1,
+            bos_token_id=1,
+            eos_token_id=1,
+            pad_token_id=0,
+            tie_word_embeddings=False,
+        )
+    ).eval()
+    fill(model, seed=seed, gain=gain)
+    with torch.no_grad():
+        model.lm_head.weight.mul_(head)
+    ids = {"bos_token_id": 1, "eos_token_id": 1, "pad_token_id": 0, "decoder_start_token_id": 1}
+    beams = {"num_beams": num_beams} if num_beams else {}
+    model.generation_config = transformers.GenerationConfig(**ids, **beams, max_new_tokens=12)
+    model.save_pretrained(folder)
+    transformers.Speech2TextFeatureExtractor(return_attention_mask=True).save_pretrained(folder)
     return model
 
 
