@@ -225,20 +225,20 @@ class BatchHandler(torchserve.BaseHandler):
         Raises:
             RequestError: what cannot be read; only this request gets the 4xx.
         """
+        most = self.settings.limits.items
         payload = read_payload(
-            request,
-            item_ndim=self.item_ndim,
-            wants=self.wants,
-            max_items=self.settings.limits.items,
-            item_keys=self.item_keys,
+            request, item_ndim=self.item_ndim, wants=self.wants, max_items=most, item_keys=self.item_keys
         )
         request.protocol, request.single = payload.protocol, payload.single
         request.parameters, request.client_id = payload.parameters, payload.client_id
-        items = []
-        for place, value in enumerate(payload.values):
-            own = payload.item_parameters[place] if payload.item_parameters else None
-            parameters = {**payload.parameters, **own} if own else payload.parameters
-            items.append(Item(self.decode_item(value), self._parameters(parameters), request, place))
+        items: list[Item] = []
+        common: Any = None  # read once for all items: they may be long
+        for place, (value, own) in enumerate(zip(payload.values, payload.item_parameters, strict=True)):
+            decoded = self.decode_item(value)
+            if not own and common is None:
+                common = self._parameters(payload.parameters)
+            parameters = self._parameters({**payload.parameters, **own}) if own else common
+            items.append(Item(decoded, parameters, request, place))
         return items
 
     def decode_item(self, value: Any) -> Any:

@@ -67,8 +67,8 @@ def as_array(value: Any) -> Any:
 def _default(value: Any) -> Any:
     array = as_array(value)
     if isinstance(array, np.ndarray):
-        if array.dtype.kind in "biuf" and array.dtype.itemsize <= 8 and array.ndim:
-            return np.ascontiguousarray(array)
+        if array.dtype.kind in "biuf" and array.dtype.itemsize <= 8:
+            return np.ascontiguousarray(array) if array.ndim else array[()]
         if array.dtype.kind in "biufOU":
             return array.tolist()
     if isinstance(value, (bytes, bytearray, memoryview)):

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -41,7 +41,7 @@ class Work:
     """One distinct item on its way through the stages."""
 
     item: Item
-    features: list[Any] = field(default_factory=list)
+    features: Sequence[Any] = ()
     several: bool = False
     outputs: list[Any] = field(default_factory=list)
     result: Any = None
@@ -80,11 +80,16 @@ def process(handler: BatchHandler, requests: Sequence[Request], sink: Sink, reco
         own = [works[next(finished)] for _ in items] if isinstance(items, list) else []
         replies.append(_reply(handler, request, items, own, record))
     record.mark("encode")
-    if handler.settings.telemetry.server_timing:  # into copies: a subclass may give one Reply to several requests
-        headers = [{"Server-Timing": timing} for timing in server_timings(record)]
-        replies = [replace(reply, headers=reply.headers | own) for reply, own in zip(replies, headers, strict=True)]
+    if handler.settings.telemetry.server_timing:
+        replies = [_timed(reply, timing) for reply, timing in zip(replies, server_timings(record), strict=True)]
     for request, reply in zip(requests, replies, strict=True):
         sink.send(request.index, reply)
+
+
+def _timed(reply: Reply, timing: str) -> Reply:
+    """A copy with the header: a subclass may give one Reply to several requests."""
+    headers = {**reply.headers, "Server-Timing": timing}
+    return Reply(reply.body, reply.status, reply.phrase, reply.content_type, headers)
 
 
 def _decode(handler: BatchHandler, request: Request) -> list[Item] | ReplyError | None:
@@ -241,11 +246,13 @@ def _checked(reply: Any, limit: int) -> Reply:
     headers: Any = reply.headers
     if type(reply.status) is not int or not 200 <= reply.status <= 599:
         raise ContractBroken("encode_response returned a Reply without a status", expected="a number, 200 to 599")
-    if not isinstance(headers, dict) or not all(isinstance(value, str) for value in headers.values()):
+    if not isinstance(headers, dict) or (headers and not all(isinstance(value, str) for value in headers.values())):
         raise ContractBroken("encode_response returned a Reply with wrong headers", expected="a dict of str to str")
     if not isinstance(reply.content_type, str):
         raise ContractBroken("encode_response returned a Reply with a wrong content type", expected="a str")
-    size = sum(len(str(name)) + len(value) for name, value in headers.items()) + len(reply.content_type)
+    size = len(reply.content_type)
+    for name, value in headers.items():
+        size += len(str(name)) + len(value)
     if size > MAX_HEADERS:
         raise AnswerTooLarge(
             f"the answer's headers have {size:,} characters, over the limit of {MAX_HEADERS:,}",

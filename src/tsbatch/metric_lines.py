@@ -59,23 +59,23 @@ def parse_metric(line: str) -> Metric | None:
 
 @dataclass(slots=True)
 class Captured:
-    """What was emitted while capturing.
+    """What was emitted while capturing; read when it is asked for, so that whoever measures does not measure that.
 
     Attributes:
-        metrics: the metrics, in order.
-        dropped: the lines TorchServe would have dropped, in order.
+        lines: those that start with ``[METRICS]``, in order.
     """
 
-    metrics: list[Metric] = field(default_factory=list)
-    dropped: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
 
-    def add(self, line: str) -> None:
-        """Take one line that starts with ``[METRICS]``."""
-        metric = parse_metric(line)
-        if metric is None:
-            self.dropped.append(line)
-        else:
-            self.metrics.append(metric)
+    @property
+    def metrics(self) -> list[Metric]:
+        """The metrics, in order."""
+        return [metric for metric in map(parse_metric, self.lines) if metric is not None]
+
+    @property
+    def dropped(self) -> list[str]:
+        """The lines TorchServe would have dropped, in order."""
+        return [line for line in self.lines if parse_metric(line) is None]
 
 
 class _Tap(logging.Handler):
@@ -90,7 +90,7 @@ class _Tap(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         for line in record.getMessage().split("\n"):
             if line.startswith(PREFIX):
-                self._captured.add(line)
+                self._captured.lines.append(line)
         if self._parent is not None and record.levelno >= self.threshold:
             self._parent.callHandlers(record)
 

@@ -24,10 +24,11 @@ from tsbatch.request import NO_PARAMETERS, Protocol, Request
 VALUE_KEYS = ("inputs", "input", "text", "data")
 """Keys of a JSON object that hold the value."""
 
+_VALUE_KEYS = frozenset(VALUE_KEYS)
 _TOP_KEYS = frozenset({"parameters", "options"})  # Hugging Face clients send options, about their own hosting
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Payload:
     """What one request carries.
 
@@ -120,6 +121,8 @@ def _kserve(request: Request, body: dict[str, Any]) -> tuple[list[Any], Mapping[
 
 def _unwrap_body(body: dict[str, Any], wants: Wants, item_keys: frozenset[str]) -> tuple[Any, Mapping[str, Any]]:
     """The value and the parameters of a plain JSON object."""
+    if len(body) == 1 and not _VALUE_KEYS.isdisjoint(body):
+        return next(iter(body.values())), NO_PARAMETERS
     if _is_item(body, item_keys):
         item = {key: value for key, value in body.items() if key not in _TOP_KEYS}
         return item, as_object(body.get("parameters"), '"parameters"')
@@ -138,7 +141,7 @@ def _unwrap_body(body: dict[str, Any], wants: Wants, item_keys: frozenset[str]) 
 def _is_item(found: dict[str, Any], item_keys: frozenset[str]) -> bool:
     """Whether an object is one item of several keys, and no object around a value."""
     own = found.keys() - _TOP_KEYS
-    return own <= item_keys and not own <= set(VALUE_KEYS)
+    return own <= item_keys and not own <= _VALUE_KEYS
 
 
 def _no_value_key(body: dict[str, Any]) -> BadRequest:

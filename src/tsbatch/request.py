@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, overload
 
 Protocol = Literal["plain", "kserve-v1", "open-inference"]
 Kind = Literal["predict", "explain", "describe"]
+
+T = TypeVar("T")
 
 NO_PARAMETERS: Mapping[str, Any] = MappingProxyType({})
 
@@ -28,6 +30,16 @@ class Headers(Mapping[str, str]):
 
     def __getitem__(self, name: str) -> str:
         return self._values[name.lower()]
+
+    @overload
+    def get(self, name: str, /) -> str | None: ...
+
+    @overload
+    def get(self, name: str, default: str | T, /) -> str | T: ...
+
+    def get(self, name: str, default: Any = None, /) -> Any:
+        """The header, or ``default``; Mapping's own raises and catches, and most that are asked for are not there."""
+        return self._values.get(name.lower(), default)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Protocol
 
 JSON = "application/json"
@@ -61,8 +62,15 @@ class ListSink:
 
 def sendable_headers(reply: Reply) -> dict[str, str]:
     """The reply's headers as any server takes them: valid names, values in ASCII, none of those that frame it."""
-    named = ((_NOT_IN_A_NAME.sub("-", str(name)), value) for name, value in reply.headers.items())
-    return {name: _ascii(value) for name, value in named if name and name.lower() not in _SERVERS_OWN}
+    named = ((_sendable_name(str(name)), value) for name, value in reply.headers.items())
+    return {name: _ascii(value) for name, value in named if name}
+
+
+@lru_cache(maxsize=256)
+def _sendable_name(name: str) -> str:
+    """A header's name as any server takes it, "" for one that is not sent; a handler has the same few each time."""
+    name = _NOT_IN_A_NAME.sub("-", name)
+    return "" if name.lower() in _SERVERS_OWN else name
 
 
 def sendable_type(reply: Reply) -> str:

@@ -46,9 +46,13 @@ _brief.maxstring = _brief.maxother = MAX_KEY
 
 
 class Section(BaseModel):
-    """Base of every settings section: frozen, and strict about unknown keys and types (``true`` is no number)."""
+    """Base of every settings section: frozen, and strict about unknown keys and types.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    ``true`` is no number, and neither are NaN and infinity, which JSON as Python reads it and YAML have: NaN is within
+    any bounds.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class Limits(Section):
@@ -173,7 +177,8 @@ def parse_parameters(cls: type[ModelT], given: Mapping[str, Any]) -> ModelT:
     Raises:
         Unprocessable: an unknown parameter or a wrong value, with what is expected.
     """
-    _check_unicode(given)
+    if given:
+        _check_unicode(given)
     try:
         return cls.model_validate(dict(given))
     except ValidationError as error:

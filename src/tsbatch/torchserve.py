@@ -7,6 +7,7 @@ ts/protocol/otf_message_handler.py of version 0.12.0.
 
 from __future__ import annotations
 
+import gc
 import logging
 import socket
 import sys
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tsbatch")
 metric_logger = logging.getLogger("ts.metrics.caching_metric")
 
+OBJECTS = 50_000
+"""After so many new ones Python looks for garbage in circles while a batch is worked on.
+
+After its usual 700 it would look several times through what the batch is made of, and all that goes when it is done.
+"""
 READ_AHEAD = 65_536
 """Bytes asked of the socket at once."""
 UNITS = {"ms": "Milliseconds", "percent": "Percent"}
@@ -143,9 +149,13 @@ def requests_from(rows: Sequence[Mapping[str, Any]], context: Any) -> list[Reque
     now = time.time()
     requests = []
     for index, fields in enumerate(rows):
-        properties = context.get_all_request_header(index)
-        headers = Headers({name: value for name, value in properties.items() if isinstance(value, str)})
-        types = {name: value.get("content-type", "") for name, value in properties.items() if isinstance(value, dict)}
+        given, types = {}, {}
+        for name, value in context.get_all_request_header(index).items():
+            if isinstance(value, str):
+                given[name] = value
+            elif isinstance(value, dict):
+                types[name] = value.get("content-type", "")
+        headers = Headers(given)
         requests.append(
             Request(
                 fields=fields,
@@ -202,8 +212,10 @@ def serve_batch(handler: BatchHandler, rows: Any, context: Any) -> list[bytes]:
     rows = rows if isinstance(rows, list) else []
     sink = ContextSink(context, len(rows))
     requests: list[Request] = []
+    usual = gc.get_threshold()
     with handler.on_duty(getattr(context, "cl_socket", None)):
         try:
+            gc.set_threshold(max(usual[0], OBJECTS) if usual[0] else 0, *usual[1:])
             requests = requests_from(rows, context)
             _end_streams(requests, context)
             record = handler.run_batch(requests, sink)
@@ -216,6 +228,8 @@ def serve_batch(handler: BatchHandler, rows: Any, context: Any) -> list[bytes]:
             for index in sorted(sink.missing):
                 request = requests[index] if requests else Request(fields={})
                 sink.send(index, encode_error(failure, request, handler.identity))
+        finally:
+            gc.set_threshold(*usual)
     handler.free_since = time.time()
     return sink.bodies
 
@@ -248,7 +262,7 @@ class TorchServeMetrics:
     """
 
     def __init__(self, cache: Any) -> None:
-        self.knows_ours = any(name in metrics for metrics in getattr(cache, "cache", {}).values() for name in COUNTERS)
+        self.knows_ours = not all(COUNTERS.keys().isdisjoint(names) for names in getattr(cache, "cache", {}).values())
         self._ids = list(cache.request_ids.values())
         self._dimensions = f"ModelName:{cache.model_name},Level:Model"
         self._place = f"#hostname:{socket.gethostname()},{int(time.time())}"

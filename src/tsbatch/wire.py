@@ -29,7 +29,8 @@ from tsbatch.errors import TsbatchError
 from tsbatch.request import Headers
 from tsbatch.settings import MAX_RESPONSE_SIZE
 
-_END = struct.pack("!i", -1)
+_NUMBER = struct.Struct("!i")
+_END = _NUMBER.pack(-1)
 _MAX_HEADER = 6_500_000
 """CodecUtils.readMap's own limit for one header name or value, whatever max_response_size is."""
 
@@ -178,21 +179,22 @@ def _decode_prediction(reader: _Reader, id_length: int) -> Prediction:
 class _Reader:
     def __init__(self, frame: bytes | bytearray, limit: int) -> None:
         self._frame = memoryview(frame)
+        self._size = len(frame)
         self._limit = limit
         self._at = 0
 
     def number(self) -> int:
-        if self._at + 4 > len(self._frame):
+        if self._at + 4 > self._size:
             raise self._desynchronised("a length")
-        (value,) = struct.unpack_from("!i", self._frame, self._at)
+        value: int = _NUMBER.unpack_from(self._frame, self._at)[0]
         self._at += 4
-        return int(value)
+        return value
 
     def bytes(self, what: str, length: int | None = None, *, limit: int | None = None) -> bytes:
         length = self.number() if length is None else length
         limit = self._limit if limit is None else limit
         # A length past the end is no answer that is too long, even where Java would call it that.
-        if length < 0 or self._at + length > len(self._frame):
+        if length < 0 or self._at + length > self._size:
             raise self._desynchronised(what)
         if length > limit:
             raise WorkerDied(
@@ -259,7 +261,7 @@ def _answer_of(prediction: Prediction) -> Answer:
     headers = {"content-type": prediction.content_type} if prediction.content_type else {}
     # Netty writes header values as Latin-1, with a question mark for the rest.
     for name, value in prediction.headers.items():
-        headers[name] = value.encode("latin-1", "replace").decode("latin-1")
+        headers[name] = value if value.isascii() else value.encode("latin-1", "replace").decode("latin-1")
     seen = Headers(headers)
     return Answer(
         prediction.request_id,
@@ -280,7 +282,7 @@ def _check(prediction: Prediction) -> None:
     for name, value in [("content-type", prediction.content_type), *prediction.headers.items()]:
         if not name or _BAD_NAME.search(name):
             wrong = f"the header name {name!r}"
-        elif _BAD_VALUE.search(value):
+        elif not value.isprintable() and _BAD_VALUE.search(value):
             wrong = f"a line break or control character in the value of the header {name}"
     if wrong:
         raise WorkerDied(f"TorchServe cannot send {wrong}; it ends the worker and fails the whole batch")

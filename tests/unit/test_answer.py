@@ -175,6 +175,8 @@ def test_every_error_for_clients_can_be_sent():
         (np.float32(0.1), "0.1"),
         (np.float16([0.5]), "[0.5]"),
         (np.array(3), "3"),
+        (np.array(0.1, dtype=np.float32), "0.1"),
+        (torch.tensor(0.1), "0.1"),
         (np.arange(6, dtype=np.float32).reshape(2, 3).T, "[[0.0,3.0],[1.0,4.0],[2.0,5.0]]"),
         (np.array(["a"]), '["a"]'),
         (np.array([{"a": 1}], dtype=object), '[{"a":1}]'),

@@ -161,6 +161,24 @@ def answer(handler, value):
     return reply.status, reply.body
 
 
+def test_parameters_are_read_once_for_all_items_that_have_none_of_their_own():
+    read = []
+
+    class Wish(Section):
+        top_k: int = 1
+
+        def model_post_init(self, context):
+            read.append(self.top_k)
+
+    class Wishing(Plain):
+        parameters_class = Wish
+
+    items = [1, 2, {"inputs": 3, "parameters": {"top_k": 3}}, 4]
+    decoded = load(Wishing).decode_request(Request.of({"inputs": items, "parameters": {"top_k": 2}}))
+    assert [item.parameters.top_k for item in decoded] == [2, 2, 3, 2]
+    assert read == [2, 3]
+
+
 def test_the_defaults_of_all_stages_over_numbers_and_vectors():
     class Vectors(Plain):
         item_ndim = 1

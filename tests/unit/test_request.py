@@ -13,6 +13,7 @@ def test_headers_are_found_in_any_case():
     assert headers.get("Content-Type") == "text/plain"
     assert "X-request-START" in headers
     assert headers.get("missing") is None
+    assert headers.get("missing", "") == ""
     assert len(headers) == 2
     assert sorted(headers) == ["content-type", "x-request-start"]
 

@@ -6,7 +6,7 @@ import time
 from typing import Literal
 
 import pytest
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 import tsbatch
 from tsbatch.errors import SettingsError, Unprocessable
@@ -218,6 +218,17 @@ def test_an_archive_of_a_newer_tsbatch_is_refused(version):
 @pytest.mark.parametrize("version", [tsbatch.__version__, "0.0.9", "0.1.99", "odd"])
 def test_an_archive_of_this_or_an_older_tsbatch_loads(version):
     assert load_settings({"tsbatch": {"version": version}}).version == version
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_what_is_no_number_is_within_no_bounds(number):
+    class Share(Section):
+        threshold: float = Field(default=0.5, ge=0, le=1)
+        seconds: float = 1.0
+
+    for name in ("threshold", "seconds"):
+        with pytest.raises(Unprocessable, match=rf"parameters\.{name}: Input should be a finite number"):
+            parse_parameters(Share, {name: number})
 
 
 @pytest.mark.parametrize(

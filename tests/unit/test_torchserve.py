@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import re
@@ -282,6 +283,25 @@ def test_server_timing_can_be_switched_off():
     handler.load(ModelContext(model_dir=Path(), batch_size=8, config=config))
     _, context = handle(handler, ["a"])
     assert "Server-Timing" not in context.get_response_headers(0)
+
+
+def test_python_looks_for_garbage_less_often_while_a_batch_is_worked_on(echo, monkeypatch):
+    """And as usual before and after, also when nothing went right, and not at all where somebody switched it off."""
+    seen, usual = [], gc.get_threshold()
+
+    def process(*_):
+        seen.append(gc.get_threshold())
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr("tsbatch.handler.process", process)
+    handle(echo, ["a"])
+    assert (seen, gc.get_threshold()) == ([(50_000, *usual[1:])], usual)
+    gc.set_threshold(0, *usual[1:])
+    try:
+        handle(echo, ["a"])
+        assert seen[-1] == gc.get_threshold() == (0, *usual[1:])
+    finally:
+        gc.set_threshold(*usual)
 
 
 def test_an_empty_batch_is_an_empty_list(echo):

@@ -115,10 +115,10 @@ def stack(rows: Sequence[Any], *, stage: str) -> Any:
 
 
 def _same_shape(rows: Sequence[Any], stage: str) -> None:
-    shapes = {tuple(getattr(row, "shape", ())) for row in rows}
+    shapes = {getattr(row, "shape", ()) for row in rows}
     if len(shapes) > 1:
         raise ContractBroken(
-            f"{stage} met rows of different shapes: {', '.join(map(str, sorted(shapes)[:4]))}",
+            f"{stage} met rows of different shapes: {', '.join(map(str, sorted(map(tuple, shapes))[:4]))}",
             expected="rows of one shape; where they differ, override collate (it pads), "
             "or return a list of rows from inference",
             stage=stage,

@@ -5,7 +5,8 @@ each sound, best first, as transformers' pipeline::
 
     [{"label": "dog", "score": 0.93}, {"label": "cat", "score": 0.04}, …]
 
-Limits: ``handler.max_seconds`` of sound in an item, 60 unless set. The model hears all of it at once.
+Limits: ``handler.max_seconds`` of sound in an item, 60 unless set; ``handler.max_request_seconds`` in a request, 1800.
+The model hears all of an item at once.
 """
 
 from __future__ import annotations

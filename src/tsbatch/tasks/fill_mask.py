@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from itertools import accumulate
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -29,6 +30,11 @@ from tsbatch.tasks.text.tokens import Ids, Tokens
 
 MAX_ANSWERS = 1000
 """Filled texts in the answer of one item: masks times ``top_k``."""
+MAX_TARGETS = 1000
+CELLS = 64_000_000
+"""Scores that are computed at once, of all words for each mask; so many take 256 MB, and softmax as much again."""
+
+Target = Annotated[str, Field(max_length=200)]
 
 
 class TokenizerOptions(Section):
@@ -46,12 +52,12 @@ class FillMaskParameters(Section):
 
     Attributes:
         top_k: so many words for each mask.
-        targets: choose among these words alone; of one that is no single token the first token.
+        targets: choose among these words alone, up to 1000; of one that is no single token the first token.
         tokenizer_kwargs: see :class:`TokenizerOptions`.
     """
 
     top_k: int = Field(default=5, ge=1, le=MAX_ANSWERS)
-    targets: str | list[str] | None = None
+    targets: Target | Annotated[list[Target], Field(max_length=MAX_TARGETS)] | None = None
     tokenizer_kwargs: TokenizerOptions = TokenizerOptions()
 
 
@@ -183,14 +189,14 @@ class FillMaskHandler(TextHandler):
     def inference(self, tensors: Mapping[str, Any]) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Token ids (n, longest) to the likeliest words of each text: scores and token ids, each (masks, words)."""
         moved = to_device(tensors, self.device)
-        logits = self.head.logits(moved["inputs"], (moved["rows"], moved["places"]))
-        chances = torch.softmax(logits.float(), dim=-1)
-        counts, targets = moved["counts"], moved["targets"]
-        words = _split(chances.topk(min(moved["top_k"], chances.shape[1])), counts)
-        if targets.shape[1] == 0:
-            return words
-        limited = _split(_best_of(chances, targets[moved["rows"]]), counts)
-        return [own if own[1][0, 0] >= 0 else free for own, free in zip(limited, words, strict=True)]
+        words = []
+        for texts, masks in _portions(moved["counts"], CELLS // self.model.config.vocab_size):
+            inputs = {name: tensor[texts] for name, tensor in moved["inputs"].items()}
+            rows, counts = moved["rows"][masks], moved["counts"][texts]
+            logits = self.head.logits(inputs, (rows - texts.start, moved["places"][masks]))
+            chances = torch.softmax(logits.float(), dim=-1)
+            words += _likeliest(chances, counts, moved["targets"][rows], moved["top_k"])
+        return words
 
     def postprocess(self, outputs: Sequence[Any], items: Sequence[Item]) -> list[Any]:
         """The likeliest words of each mask to filled texts, decoded all at once."""
@@ -226,6 +232,27 @@ class FillMaskHandler(TextHandler):
                 ids = text.ids.copy()
                 ids[place] = token
                 yield ids[ids != self.tokenizer.pad_token_id].tolist()
+
+
+def _portions(counts: Sequence[int], most: int) -> Iterator[tuple[slice, slice]]:
+    """Slices of the texts, and of their masks, that have at most so many masks; of one text all."""
+    start = begun = 0
+    ends = list(accumulate(counts))
+    for place, end in enumerate(ends, 1):
+        if place == len(ends) or ends[place] - begun > most:
+            yield slice(start, place), slice(begun, end)
+            start, begun = place, end
+
+
+def _likeliest(
+    chances: torch.Tensor, counts: list[int], targets: torch.Tensor, top_k: int
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """The best words of each text, out of its targets where it has any; chances are of shape (masks, vocabulary)."""
+    words = _split(chances.topk(min(top_k, chances.shape[1])), counts)
+    if targets.shape[1] == 0:
+        return words
+    limited = _split(_best_of(chances, targets), counts)
+    return [own if own[1][0, 0] >= 0 else free for own, free in zip(limited, words, strict=True)]
 
 
 def _best_of(chances: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -90,7 +90,7 @@ class AnswerWindow(Window):
     def of(cls, window: Window, wish: QuestionAnsweringParameters) -> AnswerWindow:
         """The window with what a request wants of it."""
         context = np.array([text == 1 for text in window.encoding.sequence_ids], dtype=bool)
-        width = cast(int, wish.max_answer_len)
+        width = min(cast(int, wish.max_answer_len), len(window))  # what a client asks for may fit no tensor
         return cls(window.ids, window.types, window.encoding, context=context, width=width, spans=wish.spans)
 
     def characters(self, first: int, last: int, *, whole_words: bool) -> tuple[int, int]:

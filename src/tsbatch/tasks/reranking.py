@@ -28,7 +28,7 @@ from tsbatch.request import Item, Request
 from tsbatch.settings import Section
 from tsbatch.tasks.shared.classifying import Array, sigmoid
 from tsbatch.tasks.text.handler import EXAMPLES
-from tsbatch.tasks.text.sequence_classification import SequenceClassificationHandler, spans
+from tsbatch.tasks.text.sequence_classification import SequenceClassificationHandler, check_pairs, spans
 from tsbatch.tasks.text.tokens import Tokens
 
 PASSAGES = ("texts", "passages", "documents")
@@ -103,6 +103,7 @@ class RerankingHandler(SequenceClassificationHandler):
             beside = {key: item.value.pop(key) for key in list(item.value) if key in RerankingParameters.model_fields}
             if beside:
                 item.parameters = self._parameters({**item.parameters.model_dump(exclude_unset=True), **beside})
+        check_pairs(sum(len(item.value["query"]) + len(text) for item in items for text in item.value["texts"]))
         return items
 
     def decode_item(self, value: Any) -> dict[str, Any]:

@@ -9,7 +9,8 @@ Input: a sound file (WAV, FLAC, OGG, MP3), or a list of them. Parameters: ``retu
 CTC models (Wav2Vec2, HuBERT, WavLM ...) give timestamps of each ``word`` or ``char``, Whisper of stretches (true) or of
 each ``word``. Sounds over 30 seconds are heard in overlapping windows; those of all requests share forward passes.
 
-Limits: ``handler.max_seconds`` of sound in an item, 600 unless set; ``handler.max_window_seconds`` heard at once, 60.
+Limits: ``handler.max_seconds`` of sound in an item, 600 unless set; ``handler.max_request_seconds`` in a request, 1800;
+``handler.max_window_seconds`` heard at once, 60.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from tsbatch.tasks.audio.speech_generation import Generator, Whisper
 from tsbatch.tasks.audio.speech_windows import Cutting, Span
 from tsbatch.tasks.shared.folder import read_config
 
-Seconds = Annotated[float, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0, le=86_400)]
 USUAL_WINDOW = 30.0
 
 
@@ -39,6 +40,7 @@ class SpeechOptions(AudioOptions):
 
     Attributes:
         max_seconds: a longer sound is refused with a 413.
+        max_request_seconds: so is a request whose sounds are longer together; never less than ``max_seconds``.
         chunk_length_s: windows that long sounds are cut into, unless a request asks for others; 0 for none.
         max_window_seconds: the longest window, and the longest sound heard at once.
         num_beams: of models that generate; 1 is several times faster than the pipeline's five.

@@ -13,7 +13,7 @@ forward pass; none is padded. Limits: 64 items a request, ``handler.max_bytes`` 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from pydantic import Field
 
 from tsbatch.answer import encode_answer
 from tsbatch.batching.memory import is_out_of_memory
-from tsbatch.errors import BadRequest, ContractBroken, PayloadTooLarge, SettingsError, Unprocessable
+from tsbatch.errors import ContractBroken, SettingsError, Unprocessable
 from tsbatch.fields import split_fields
 from tsbatch.media import media_type
 from tsbatch.models.onnx_graph import OnnxGraph
@@ -33,7 +33,7 @@ from tsbatch.settings import Section
 from tsbatch.tasks.shared.shapes import Groups, run_groups, same_shape
 from tsbatch.tasks.shared.task import TaskHandler
 from tsbatch.tasks.tensors.answered import Answered, Kind, kind_of
-from tsbatch.tasks.tensors.inputs import Array, TensorInput, declared_by, rows_of
+from tsbatch.tasks.tensors.inputs import Array, TensorInput, declared_by, is_typed, rows_of, stacked
 from tsbatch.tasks.tensors.numpy_files import is_numpy, read_arrays, write_npy, write_npz
 
 NUMPY_TYPES = ("application/x-npy", "application/x-npz", "application/octet-stream")
@@ -57,6 +57,21 @@ class TensorParameters(Section):
     """A request has no parameters."""
 
 
+NOTHING = TensorParameters()
+
+
+class Feature(NamedTuple):
+    """An item as the model takes it.
+
+    Attributes:
+        kind: those of one kind share a forward pass.
+        arrays: one for each input, in its type.
+    """
+
+    kind: Kind
+    arrays: tuple[Array, ...]
+
+
 class TensorHandler(TaskHandler):
     """Runs a numeric model. See the module for input and output."""
 
@@ -71,13 +86,22 @@ class TensorHandler(TaskHandler):
         """Find out what the inputs are.
 
         Raises:
-            SettingsError: two inputs of one name.
+            SettingsError: two inputs or outputs of one name, or inputs that the graph has not.
         """
-        self.inputs = self.options.inputs or declared_by(self.model) or [TensorInput()]
+        declared = declared_by(self.model)
+        self.inputs = self.options.inputs or declared or [TensorInput()]
         self.answered = Answered()
         self._names = [entry.name for entry in self.inputs]
-        if len(set(self._names)) < len(self._names):
+        self._keys = frozenset(self._names)
+        if len(self._keys) < len(self._names):
             raise SettingsError("model-config.yaml: handler.inputs: two of them have one name")
+        if len(set(self.options.outputs)) < len(self.options.outputs):
+            raise SettingsError("model-config.yaml: handler.outputs: two of them have one name")
+        own = [entry.name for entry in declared]
+        if isinstance(self.model, OnnxGraph) and self._keys != set(own):  # it takes them by name
+            raise SettingsError(f"model-config.yaml: handler.inputs: the graph's are {', '.join(own)}")
+        shape = self.inputs[0].shape if len(self.inputs) == 1 else None
+        self._ndim = None if shape is None else len(shape)
 
     def examples(self) -> Sequence[Any]:
         """Zeros, where every size is declared."""
@@ -99,23 +123,30 @@ class TensorHandler(TaskHandler):
         else:
             rows = self._read_payload(request)
         checked = self._parameters(request.parameters)
-        return [Item(self._arrays(row, place), checked, request, place) for place, row in enumerate(rows)]
+        return [self._item(row, checked, request, place) for place, row in enumerate(rows)]
 
-    def preprocess(self, items: Sequence[Item]) -> list[Mapping[str, Array]]:
-        """The arrays of each item."""
-        return [item.value for item in items]
+    def preprocess(self, items: Sequence[Item]) -> list[Any]:
+        """The arrays of each item in the types of the inputs, those of one shape and type cast all at once."""
+        features: list[Any] = [None] * len(items)
+        for places in same_shape([item.state for item in items]):
+            rows = self._cast([items[place] for place in places])
+            for place, row in zip(places, rows, strict=True):
+                features[place] = row
+        return features
 
-    def collate(self, features: Sequence[Mapping[str, Array]]) -> Groups:
+    def collate(self, features: Sequence[Feature]) -> Groups:
         """Items of one shape and type stacked, input by input."""
-        kinds = [kind_of(feature) for feature in features]
-        places = same_shape(kinds)
+        places = same_shape([feature.kind for feature in features])
         batches = [
-            {name: torch.from_numpy(np.stack([features[place][name] for place in group])) for name in self._names}
+            {
+                name: torch.from_numpy(stacked([features[place].arrays[number] for place in group]))
+                for number, name in enumerate(self._names)
+            }
             for group in places
         ]
-        return Groups(places, batches, [kinds[group[0]] for group in places])
+        return Groups(places, batches, [features[group[0]].kind for group in places])
 
-    def inference(self, tensors: Groups) -> list[Any]:
+    def inference(self, tensors: Groups) -> Any:
         """Each group through the model: for each item a tensor, or several by name.
 
         Raises:
@@ -135,14 +166,14 @@ class TensorHandler(TaskHandler):
         outputs = run_groups(tensors, run)
         self.answered.update(kind for kind in tensors.wishes if kind not in failed)
         for kind, error in failed.items():
-            alone = len(outputs) == 1 and not is_out_of_memory(error)
+            alone = [len(places) for places in tensors.places] == [1] and not is_out_of_memory(error)
             raise (self.answered.blame(kind, error) if alone else None) or error
         return outputs
 
     def postprocess(self, outputs: Any, items: Sequence[Item]) -> list[Any]:
         """Tensors to arrays."""
         del items
-        return [_plain(output) for output in outputs]
+        return list(_plain(outputs)) if isinstance(outputs, torch.Tensor) else [_plain(output) for output in outputs]
 
     def encode_response(self, results: Sequence[Any], request: Request) -> Reply:
         """The results in the format that the request accepts.
@@ -150,8 +181,8 @@ class TensorHandler(TaskHandler):
         Raises:
             Unprocessable: a file is asked for, and the results differ in shape.
         """
-        accepted = media_type(request.headers.get("accept", "").partition(",")[0])[0]
-        if request.protocol != "plain" or accepted not in NUMPY_TYPES:
+        accepted = request.headers.get("accept")
+        if request.protocol != "plain" or not accepted or media_type(accepted.split(",")[0])[0] not in NUMPY_TYPES:
             return encode_answer(results, request, self.identity, nan=self.settings.nan)
         if request.single:
             return _as_file(results[0])
@@ -174,41 +205,58 @@ class TensorHandler(TaskHandler):
             found = {self._names[0]: found}
         elif len(found) == len(self._names) == 1:  # numpy.savez calls a nameless array arr_0
             found = {self._names[0]: next(iter(found.values()))}
-        rows, request.single = rows_of(found, self.inputs)
-        most = self.settings.limits.items
-        if not rows:
-            raise BadRequest("the file has no item: its first dimension is 0", expected="at least one row")
-        if len(rows) > most:
-            message = f"the file has {len(rows):,} items, and at most {most} are taken"
-            raise PayloadTooLarge(message, expected=f"{most} rows or fewer; send the rest in another request")
+        rows, request.single = rows_of(found, self.inputs, self.settings.limits.items)
         return rows
 
     def _read_payload(self, request: Request) -> list[Any]:
-        ndims = {None if entry.shape is None else len(entry.shape) for entry in self.inputs}
         payload = read_payload(
-            request,
-            item_ndim=ndims.pop() if len(self.inputs) == 1 else None,
-            max_items=self.settings.limits.items,
-            item_keys=frozenset(self._names),
+            request, item_ndim=self._ndim, max_items=self.settings.limits.items, item_keys=self._keys
         )
         request.single, request.parameters = payload.single, payload.parameters
-        for own in payload.item_parameters:
-            self._parameters(own or {})
+        for own in filter(None, payload.item_parameters):
+            self._parameters(own)
         return payload.values
 
-    def _arrays(self, value: Any, place: int) -> dict[str, Array]:
-        """One item's arrays, in the order of the inputs."""
-        if not isinstance(value, Mapping):
+    def _item(self, value: Any, parameters: Any, request: Request, place: int) -> Item:
+        """One item: its arrays in the order of the inputs, and beside them what those have that are cast together."""
+        if not isinstance(value, dict):
             value = {self._names[0]: value}
-        if value.keys() != set(self._names):
+        if value.keys() != self._keys:
             lacking = [name for name in self._names if name not in value]
             what = f"lacks {lacking[0]!r}" if lacking else "has an input that this model does not have"
             raise Unprocessable(f"item {place} {what}", expected=f"an object with: {', '.join(self._names)}")
-        several = len(self._names) > 1
-        return {
-            entry.name: entry.array(value[entry.name], f"{entry.name} of item {place}" if several else f"item {place}")
-            for entry in self.inputs
-        }
+        arrays, alike = [], []
+        for entry in self.inputs:
+            given = value[entry.name]
+            array = entry.read(given, self._where(entry, place))
+            arrays.append(array)
+            alike.append((array.shape, array.dtype, is_typed(given)))
+        return Item(arrays, parameters, request, place, tuple(alike))
+
+    def _where(self, entry: TensorInput, place: int) -> str:
+        return f"{entry.name} of item {place}" if len(self._names) > 1 else f"item {place}"
+
+    def _cast(self, items: Sequence[Item]) -> list[Feature | Unprocessable]:
+        """Items of one kind in the types of the inputs; when a number does not fit, each by itself to find it."""
+        first = items[0]
+        try:
+            columns = [
+                entry.cast(
+                    stacked([item.value[number] for item in items]),
+                    self._where(entry, first.position),
+                    typed=first.state[number][-1],
+                )
+                for number, entry in enumerate(self.inputs)
+            ]
+        except Unprocessable as error:
+            return [error] if len(items) == 1 else [row for item in items for row in self._cast([item])]
+        rows = list(zip(*columns, strict=True))
+        kind = kind_of(self._names, rows[0])
+        return [Feature(kind, row) for row in rows]
+
+    def _parameters(self, given: Mapping[str, Any]) -> Any:
+        # There are none, and to have that said by pydantic takes longer than a small model needs for an item.
+        return NOTHING if not given and self.parameters_class is TensorParameters else super()._parameters(given)
 
     def _run(self, batch: Mapping[str, torch.Tensor]) -> Any:
         # An exported program takes its arguments as it was exported, mostly by place; a graph goes by name.

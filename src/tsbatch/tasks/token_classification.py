@@ -50,7 +50,7 @@ class TokenClassificationParameters(Section):
     """
 
     aggregation_strategy: Strategy | None = None
-    ignore_labels: list[str] | None = None
+    ignore_labels: list[str] | None = Field(default=None, max_length=1000)
     stride: int | None = Field(default=None, ge=0)
 
 
@@ -142,7 +142,7 @@ class TokenClassificationHandler(WindowHandler):
         return [self._answer([next(found) for _ in item.state], item.parameters) for item in items]
 
     def _answer(self, windows: Sequence[Sequence[Any]], wish: TokenClassificationParameters) -> list[Any]:
-        ignored = wish.ignore_labels or ()
+        ignored = frozenset(wish.ignore_labels or ())
         key = "entity" if wish.aggregation_strategy == "none" else "entity_group"
         entities = [entity for window in windows for entity in window if entity[key] not in ignored]
         return merge_windows(entities) if len(windows) > 1 else entities

@@ -101,8 +101,8 @@ class TranslationHandler(EncoderDecoderHandler):
         """Two of the model's languages."""
         if not self.codes:
             return {}
-        first, *_, last = sorted(self.codes)
-        return {"src_lang": first, "tgt_lang": last}
+        codes = sorted(self.codes)
+        return {"src_lang": codes[0], "tgt_lang": codes[-1]}
 
     def describe_handle(self) -> dict[str, Any]:
         """What the task takes and gives, and the languages that this model has."""

@@ -26,9 +26,11 @@ from tsbatch.tasks.shared.class_names import class_names
 from tsbatch.tasks.shared.classifying import Array, softmax
 from tsbatch.tasks.shared.folder import some
 from tsbatch.tasks.text.handler import EXAMPLES
-from tsbatch.tasks.text.sequence_classification import SequenceClassificationHandler, spans
+from tsbatch.tasks.text.sequence_classification import SequenceClassificationHandler, check_pairs, spans
 
-Label = Annotated[str, Field(max_length=1000)]
+LONGEST = 1000
+"""Characters of a label, and of a template."""
+Label = Annotated[str, Field(max_length=LONGEST)]
 
 
 class ZeroShotOptions(Section):
@@ -54,7 +56,7 @@ class ZeroShotParameters(Section):
     """
 
     candidate_labels: list[Label] | str
-    hypothesis_template: str = Field(default="This example is {}.", max_length=1000)
+    hypothesis_template: str = Field(default="This example is {}.", max_length=LONGEST)
     multi_label: bool = False
 
     @field_validator("candidate_labels")
@@ -64,6 +66,8 @@ class ZeroShotParameters(Section):
             labels = [label.strip() for label in labels.split(",") if label.strip()]
         if not labels:
             raise ValueError("there must be at least one label")
+        if max(map(len, labels)) > LONGEST:
+            raise ValueError(f"a label may have at most {LONGEST} characters")
         return labels
 
     @field_validator("hypothesis_template")
@@ -157,6 +161,7 @@ class ZeroShotClassificationHandler(SequenceClassificationHandler):
                     f"parameters.candidate_labels has {count} labels, over the limit of {options.max_labels}",
                     expected="fewer labels, or a larger handler.max_labels in model-config.yaml",
                 )
+        check_pairs(sum(_pair_characters(item) for item in items))
         return items
 
     def preprocess(self, items: Sequence[Item]) -> list[Any]:
@@ -178,6 +183,11 @@ class ZeroShotClassificationHandler(SequenceClassificationHandler):
             single = item.parameters.multi_label or len(item.parameters.candidate_labels) == 1
             results.append(_ranked(item, alone[span] if single else softmax(together[span])))
         return results
+
+
+def _pair_characters(item: Item) -> int:
+    labels, template = item.parameters.candidate_labels, item.parameters.hypothesis_template
+    return len(labels) * (len(item.value) + len(template)) + sum(map(len, labels))
 
 
 def _ranked(item: Item, scores: Array) -> dict[str, Any]:

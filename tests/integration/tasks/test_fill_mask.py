@@ -121,6 +121,18 @@ def test_however_features_share_a_pass(folders, mode):
         check(answer, expected[place])
 
 
+def test_more_masks_than_fit_into_memory_are_scored_in_portions(folders, monkeypatch):
+    folder, expected = folders("Bert")
+    handler = load(FillMaskHandler, folder, warmup=False)
+    scored, logits = [], handler.head.logits
+    monkeypatch.setattr(handler.head, "logits", lambda *given: scored.append(len(given[1][0])) or logits(*given))
+    monkeypatch.setattr("tsbatch.tasks.fill_mask.CELLS", 5 * handler.model.config.vocab_size)
+    for place, answer in answers_in_batches(handler, BODIES, (32,)):
+        check(answer, expected[place])
+    assert 1 < max(scored) <= 5
+    assert len(scored) > len(BODIES) / 5
+
+
 @pytest.mark.parametrize("engine", ["torchscript", "export"])
 def test_other_engines(folders, engine):
     folder, expected = folders("Bert")
@@ -169,6 +181,8 @@ def test_more_words_than_there_are(handler, folders):
         ({"inputs": "[MASK]", "parameters": {"targets": []}}, 422, "knows none of them"),
         ({"inputs": "[MASK]", "parameters": {"targets": ["half \ud800"]}}, 422, "surrogate"),
         ({"inputs": "[MASK]", "parameters": {"targets": [5]}}, 422, "parameters.targets"),
+        ({"inputs": "[MASK]", "parameters": {"targets": ["a"] * 1001}}, 422, "at most 1000 items"),
+        ({"inputs": "[MASK]", "parameters": {"targets": "a" * 201}}, 422, "at most 200 characters"),
         ({"inputs": "[MASK]", "parameters": {"tokenizer_kwargs": {"padding": True}}}, 422, "tokenizer_kwargs.padding"),
     ],
 )

@@ -94,7 +94,7 @@ def test_two_thresholds_share_a_pass(handler):
     assert (len(every), none) == (12, [])
 
 
-@pytest.mark.parametrize("threshold", [-0.1, 1.5, "high", None])
+@pytest.mark.parametrize("threshold", [-0.1, 1.5, "high", None, float("nan")])
 def test_a_wrong_threshold_is_refused(handler, threshold):
     body = {"inputs": base64_of(FILES[0]), "parameters": {"threshold": threshold}}
     first, second = handler.answer([Request.of(body), Request.of(base64_of(FILES[0]))])

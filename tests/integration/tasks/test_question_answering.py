@@ -197,6 +197,14 @@ def test_what_is_wrong_hurts_its_sender_alone(handler, body, status, part):
     assert part in answers[1][1]["error"]["message"]
 
 
+def test_no_answer_is_longer_than_its_window_whatever_is_asked_for(handler):
+    """A number that fits no tensor is no fault of the worker's."""
+    wishes = [{"max_answer_len": length} for length in (LIMIT, 10**30)]
+    (status, whole), (more, same) = ask(handler, [{**ASKED, "parameters": wish} for wish in wishes])
+    assert (status, more) == (200, 200), same
+    assert same == whole
+
+
 def test_windows_of_all_requests_share_forward_passes(handler):
     from tests.varied import SENTENCES
 

@@ -172,6 +172,13 @@ def test_the_limit_of_passages_is_the_operators(folders):
     assert [status for status, _ in answers] == [200, 413]
 
 
+def test_a_long_query_is_not_read_for_every_passage_of_every_item(bert):
+    long = [{"query": "x" * 100_000, "texts": ["y"] * 20}] * 6
+    answers = ask(bert, [{"query": "a", "texts": ["b"]}, long])
+    assert [status for status, _ in answers] == [200, 413]
+    assert "have 12,000,120 characters together" in answers[1][1]["error"]["message"]
+
+
 def test_the_description(bert):
     [reply] = bert.answer([Request.of(None, kind="describe")])
     told = json.loads(reply.body)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 import json
 
+import numpy as np
 import pytest
 
-from tests.tiny_audio import save_waveform_model, save_whisper
+from tests.tiny_audio import save_speech_to_text, save_waveform_model, save_whisper
 from tests.varied import batches
 from tests.varied_sounds import encoded, heard, noise, sounds, speech
 from tsbatch.context import ModelContext
@@ -192,6 +193,47 @@ def test_whisper_hears_long_sounds_in_windows(whisper):
     assert answers(handler, SOUNDS[18:22], chunk_length_s=1.0) == expected
 
 
+@pytest.fixture(scope="module")
+def speech_to_text(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("speech_to_text")
+    save_speech_to_text(folder)
+    return folder
+
+
+def test_another_encoder_decoder_answers_as_the_pipeline(speech_to_text):
+    oracle = pipeline_of(speech_to_text)
+    best = []
+    oracle.model.lm_head.register_forward_hook(lambda model, given, output: best.append(output.topk(2, dim=-1).values))
+    greedy = {"num_beams": 1, "max_new_tokens": 12}
+    with np.errstate(divide="ignore", invalid="ignore"):  # of silence, or a band without sound, it makes no numbers
+        features = [oracle.feature_extractor(sound, sampling_rate=RATE)["input_features"][0] for sound in HEARD]
+    loud = {raw: sound for raw, sound, made in zip(SOUNDS, HEARD, features, strict=True) if np.isfinite(made).all()}
+    expected = {raw: oracle(sound, generate_kwargs=greedy)["text"] for raw, sound in loud.items()}
+    raws = [raw for raw in loud if expected[raw]]
+    assert len({expected[raw] for raw in raws}) >= 40
+    assert min(float((steps[..., 0] - steps[..., 1]).min()) for steps in best) > 1e-2
+    handler = load(speech_to_text, options={"num_beams": 1})
+    for places in batches(raws):
+        given = answers(handler, [raws[place] for place in places])
+        assert given == [{"text": expected[raws[place]]} for place in places]
+
+
+def test_another_encoder_decoder_hears_a_sound_as_a_whole(speech_to_text, tmp_path):
+    handler = load(speech_to_text, batch_size=2, warmup=True, options={"max_window_seconds": 2.0})
+    wrong = [{"chunk_length_s": 1.0}, {"stride_length_s": 0.5}, {"return_timestamps": True}, {"language": "en"}]
+    for parameters in [*wrong, {"task": "translate"}]:
+        [(status, body)] = ask(handler, SOUNDS[20:21], **parameters)
+        assert (status, body["error"]["expected"]) == (422, "no such parameter"), parameters
+    [(status, body)] = ask(handler, [encoded(speech(2.1, RATE, seed=1), RATE)])
+    assert (status, body["error"]["message"]) == (413, "the sound is 2.1 seconds long, and 2 are heard at once")
+    # Five beams, as the pipeline has it where the folder does not say.
+    save_speech_to_text(tmp_path, head=3.0, num_beams=None)
+    beams = {"num_beams": 5, "max_new_tokens": 12}
+    expected = [pipeline_of(tmp_path)(sound, generate_kwargs=beams)["text"] for sound in HEARD[18:24]]
+    assert [answer["text"] for answer in answers(load(tmp_path), SOUNDS[18:24])] == expected
+    assert expected != [answer["text"] for answer in answers(load(tmp_path, options={"num_beams": 1}), SOUNDS[18:24])]
+
+
 def test_whisper_beams_are_the_pipelines_unless_set(tmp_path):
     save_whisper(tmp_path, num_beams=None)
     oracle = pipeline_of(tmp_path)
@@ -213,6 +255,9 @@ def test_whisper_beams_are_the_pipelines_unless_set(tmp_path):
         ({"chunk_length_s": 1.0, "stride_length_s": 0.5}, 422, "strides"),
         ({"chunk_length_s": 0.101, "stride_length_s": 0.05}, 422, "windows"),
         ({"chunk_length_s": -1.0}, 422, "chunk_length_s"),
+        ({"chunk_length_s": 1e308}, 422, "chunk_length_s"),
+        ({"chunk_length_s": float("nan")}, 422, "chunk_length_s"),
+        ({"chunk_length_s": 1.0, "stride_length_s": float("inf")}, 422, "stride_length_s"),
         ({"chunk_length": 1.0}, 422, "did you mean 'chunk_length_s'"),
     ],
 )
@@ -256,6 +301,16 @@ def test_too_short_and_too_long(ctc):
     assert ask(handler, [encoded(noise(3.1, RATE), RATE)])[0][0] == 413
     assert ask(handler, [encoded(noise(2.9, RATE), RATE)])[0][0] == 200
     assert ask(handler, [encoded(noise(2.9, RATE), RATE)], chunk_length_s=0.0)[0][0] == 413
+
+
+def test_many_sounds_of_one_request_are_not_too_long_together(ctc):
+    handler = load(ctc[0], options={"max_seconds": 1.0, "max_request_seconds": 2.5})
+    sound = base64.b64encode(encoded(noise(1.0, RATE), RATE)).decode()
+    replies = handler.answer([Request.of([sound] * 2), Request.of([sound] * 3), Request.of([sound] * 2)])
+    assert [reply.status for reply in replies] == [200, 413, 200]
+    assert "over 2.5 seconds long together" in json.loads(replies[1].body)["error"]["message"]
+    longer = load(ctc[0], options={"max_seconds": 3.0, "max_request_seconds": 1.0})
+    assert [ask(longer, [encoded(noise(seconds, RATE), RATE)])[0][0] for seconds in (2.9, 3.1)] == [200, 413]
 
 
 def test_raw_bodies_forms_and_data_urls(ctc):

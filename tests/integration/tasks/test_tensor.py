@@ -92,8 +92,8 @@ def two(tmp_path_factory):
     return folder, model
 
 
-def load(folder, *, manifest=None, batch_size=32, options=None, **settings):
-    handler = TensorHandler()
+def load(folder, *, cls=TensorHandler, manifest=None, batch_size=32, options=None, **settings):
+    handler = cls()
     config = {"tsbatch": settings, "handler": options or {}}
     handler.load(ModelContext(model_dir=folder, batch_size=batch_size, config=config, manifest=manifest or {}))
     return handler
@@ -342,6 +342,15 @@ def test_without_a_declaration_numbers_are_float32(net, tmp_path):
     assert np.shape(answer(handler, [[1, 2, 3, 4]])) == (1, 3)
 
 
+def test_without_a_declaration_a_number_too_large_for_float32_is_no_infinity(net, tmp_path):
+    save_kind(net, tmp_path, "torchscript")
+    handler = load(tmp_path)
+    (status, body), (fine, _) = ask(handler, {"inputs": [[1, 2, 3, 1e300]]}, {"inputs": [[1, 2, 3, 1e30]]})
+    assert (status, fine) == (422, 200)
+    assert body["error"]["message"] == "item 0 has float64 values that do not fit float32"
+    assert ask(handler, {"inputs": [[1, 2, 3, float("inf")]]})[0][0] == 200, "what is infinite already stays so"
+
+
 def test_who_sent_a_shape_that_only_the_model_knows_to_be_wrong_is_told(net, tmp_path):
     save_kind(net, tmp_path, "torchscript")
     handler = load(tmp_path)
@@ -435,6 +444,44 @@ def test_two_inputs_of_one_name_are_a_wrong_setting(net, tmp_path):
     save_kind(net, tmp_path, "torchscript")
     with pytest.raises(LoadError, match=r"handler\.inputs: two of them have one name"):
         load(tmp_path, options={"inputs": [X, X]})
+
+
+def test_wrong_names_and_shapes_are_wrong_settings(net, tmp_path):
+    save_kind(net, tmp_path, "torchscript")
+    with pytest.raises(LoadError, match=r"handler\.outputs: two of them have one name"):
+        load(tmp_path, options={"outputs": ["score", "score"]})
+    with pytest.raises(LoadError, match=r"handler\.inputs\.0\.shape\.0: Input should be greater than or equal to 0"):
+        load(tmp_path, options={"inputs": [{**X, "shape": [-1, 4]}]})
+
+
+def test_names_that_a_graph_has_not_are_a_wrong_setting(net, tmp_path):
+    save_kind(net, tmp_path, "onnx")
+    with pytest.raises(LoadError, match=r"handler\.inputs: the graph's are x"):
+        load(tmp_path, options={"inputs": [{**X, "name": "y"}]})
+
+
+def test_a_handler_of_ones_own_on_top_gets_tensors(net, tmp_path):
+    class Best(TensorHandler):
+        def postprocess(self, outputs, items):
+            return outputs.argmax(dim=1).tolist()
+
+    save_kind(net, tmp_path, "torchscript")
+    handler = load(tmp_path, cls=Best)
+    assert answer(handler, ROWS[:5].tolist()) == net(torch.from_numpy(ROWS[:5])).argmax(1).tolist()
+
+
+def test_an_item_without_a_dimension_and_one_with_two(tmp_path):
+    class Sums(torch.nn.Module):
+        def forward(self, number, table):
+            return number + table.sum((1, 2))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.script(Sums()).save(tmp_path / "sums.pt")
+    inputs = [{"name": "number", "shape": []}, {"name": "table", "shape": [None, None], "dtype": "int64"}]
+    handler = load(tmp_path, options={"inputs": inputs})
+    bodies = [{"inputs": {"number": place, "table": [[place, 1], [2, 0.0]]}} for place in range(3)]
+    assert [found for _, found in ask(handler, *bodies)] == [3.0, 5.0, 7.0]
 
 
 def test_base64_is_no_file_of_numbers(handler):

@@ -147,6 +147,11 @@ def test_after_explanations_predictions_are_packed_again(folders):
     [
         ({"inputs": "a text", "parameters": {"target": "goood"}}, 422, "no label 'goood'"),
         ({"inputs": "a text", "parameters": {"n_steps": 501}}, 422, "parameters.n_steps"),
+        (
+            {"inputs": [f"text {place}" for place in range(7)], "parameters": {"n_steps": 500}},
+            413,
+            "3,500 n_steps together",
+        ),
         ({"inputs": "a text", "parameters": {"n_steps": 0}}, 422, "parameters.n_steps"),
         ({"inputs": "x " * 200, "parameters": {"truncate": False}}, 422, "over the model's 100"),
         ({"inputs": 5}, 422, "a number"),

@@ -209,6 +209,7 @@ def test_characters_are_the_texts_own(handler):
         ({"aggregation_strategy": "mean"}, 422, "parameters.aggregation_strategy"),
         ({"aggregation": "max"}, 422, "did you mean 'aggregation_strategy'"),
         ({"ignore_labels": "O"}, 422, "parameters.ignore_labels"),
+        ({"ignore_labels": ["O"] * 1001}, 422, "parameters.ignore_labels: List should have at most 1000 items"),
         ({"stride": -1, "aggregation_strategy": "max"}, 422, "parameters.stride"),
         ({"stride": 5}, 422, "cannot be told apart"),
         ({"stride": LIMIT - 2, "aggregation_strategy": "max"}, 422, "share 98 cannot be cut: 2 tokens are special"),

@@ -180,6 +180,7 @@ def test_a_label_longer_than_the_model_hurts_its_sender_alone(bert):
         ({"candidate_labels": " , "}, 422, "at least one label"),
         ({"candidate_labels": [5]}, 422, "candidate_labels"),
         ({"candidate_labels": ["x" * 1001]}, 422, "at most 1000 characters"),
+        ({"candidate_labels": "short, " + "x" * 1001}, 422, "at most 1000 characters"),
         ({"candidate_labels": ["x"] * 129}, 413, "129 labels, over the limit of 128"),
         ({"candidate_labels": ["half \ud800"]}, 422, "surrogate"),
         ({"candidate_labels": ["a"], "hypothesis_template": "none"}, 422, "must have {} once"),
@@ -203,6 +204,15 @@ def test_the_limit_of_labels_is_the_operators(bert):
     answers = ask(handler, [MIXED[0], MIXED[1]])
     assert [status for status, _ in answers] == [413, 200]
     assert "over the limit of 2" in answers[0][1]["error"]["message"]
+
+
+def test_a_long_text_is_not_read_for_every_label_of_every_item(bert):
+    """Six megabytes of texts, as many as a server takes, with 128 labels would be pairs of 800 megabytes."""
+    handler = load(ZeroShotClassificationHandler, bert[0], warmup=False)
+    long = {"inputs": ["x" * 80_000] * 2, "parameters": {"candidate_labels": ["y"] * 100}}
+    answers = ask(handler, [MIXED[0], long])
+    assert [status for status, _ in answers] == [200, 413]
+    assert "have 16,004,000 characters together" in answers[1][1]["error"]["message"]
 
 
 def test_the_description(bert):

@@ -19,7 +19,8 @@ import torch
 from pydantic import Field
 
 from tsbatch.batching.choice import Choice
-from tsbatch.errors import SettingsError, Unprocessable
+from tsbatch.errors import PayloadTooLarge, SettingsError, Unprocessable
+from tsbatch.request import Item, Request
 from tsbatch.resources import to_device
 from tsbatch.settings import Section
 from tsbatch.tasks.audio.sound_files import Samples, check_installed, decode_sound
@@ -41,9 +42,11 @@ class AudioOptions(Section):
 
     Attributes:
         max_seconds: a longer sound is refused with a 413.
+        max_request_seconds: so is a request whose sounds are longer together; never less than ``max_seconds``.
     """
 
     max_seconds: float = Field(default=60.0, gt=0, description="seconds of sound in one item")
+    max_request_seconds: float = Field(default=1800.0, gt=0, description="seconds of sound in one request")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,6 +82,7 @@ class AudioHandler(PretrainedHandler):
     layers: list[tuple[int, int]]
     least: int
     pads: bool
+    _decoded = 0
 
     def prepare(self) -> None:
         """Load the feature extractor, and see whether sounds of different lengths may share a pass."""
@@ -112,6 +116,11 @@ class AudioHandler(PretrainedHandler):
             raise SettingsError(f"model-config.yaml: tsbatch.batching.mode: {mode} cannot be used: {reason}")
         return Choice("bucketed", reason)
 
+    def decode_request(self, request: Request) -> list[Item]:
+        """The items of one request: sounds, and not too much of them."""
+        self._decoded = 0
+        return super().decode_request(request)
+
     def decode_item(self, value: Any) -> Samples:
         """The samples of a sound file, at the model's rate.
 
@@ -119,6 +128,11 @@ class AudioHandler(PretrainedHandler):
             RequestError: not a sound file, broken, too long, or too short for the model.
         """
         samples = decode_sound(value, rate=self.rate, max_seconds=self.options.max_seconds)
+        self._decoded += len(samples)  # minutes of silence are a file of some kilobytes, and megabytes of samples
+        most = max(self.options.max_seconds, self.options.max_request_seconds)
+        if self._decoded > most * self.rate:
+            message = f"the request's sounds are over {most:g} seconds long together"
+            raise PayloadTooLarge(message, expected="fewer or shorter ones; send the rest in another request")
         if len(samples) < self.least:
             message = f"the sound has {len(samples)} samples at {self.rate:,} a second"
             raise Unprocessable(message, expected=f"at least {self.least}, the shortest that this model hears")
@@ -163,7 +177,7 @@ class AudioHandler(PretrainedHandler):
         batches = [pad_windows([features[place] for place in group]) for group in places]
         return Groups(places, batches, [features[group[0]].wish for group in places])
 
-    def inference(self, tensors: Groups) -> list[Any]:
+    def inference(self, tensors: Groups) -> Any:
         """Each group through the model: what :meth:`outputs` makes of each window, in their order."""
         return run_groups(tensors, lambda batch, wish: self.outputs(to_device(batch, self.device), wish))
 

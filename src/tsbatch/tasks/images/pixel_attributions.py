@@ -28,6 +28,7 @@ from tsbatch.tasks.images.handler import Group, Picture
 from tsbatch.tasks.shared.explaining import (
     ExplainingParameters,
     check_explains,
+    check_steps,
     find_class,
     integrated_gradients,
     share_passes,
@@ -80,8 +81,8 @@ def explain_pixels(
     check_explains(handler)
     if not isinstance(handler.model, torch.nn.Module):
         raise NotSupported("this model has no gradients", expected="a PyTorch model; an ONNX graph has none")
-    results: list[Any] = list(pictures)
-    ready = [place for place, picture in enumerate(pictures) if isinstance(picture, Picture)]
+    results: list[Any] = [error or own for error, own in zip(check_steps(items), pictures, strict=True)]
+    ready = [place for place, picture in enumerate(results) if isinstance(picture, Picture)]
     for members in share_passes([items[place].parameters.n_steps for place in ready]):
         alike = [ready[member] for member in members]
         for group in handler.collate([results[place] for place in alike]):

@@ -11,6 +11,7 @@ it; texts come in as embeddings, images as pixels.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -18,7 +19,8 @@ from typing import TYPE_CHECKING, Final
 import torch
 from pydantic import Field
 
-from tsbatch.errors import NotSupported, Unprocessable
+from tsbatch.errors import NotSupported, PayloadTooLarge, Unprocessable
+from tsbatch.request import Item
 from tsbatch.settings import Section
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ Forward = Callable[..., torch.Tensor]
 """Inputs (n, …), and any further tensors of n rows, to logits (n, classes); rows must not depend on each other."""
 ROWS: Final = 16
 """Inputs in one pass. Gradients keep every layer's states in memory, which a prediction does not."""
+STEPS: Final = 3200
+"""Points of a request's items together, each a pass there and back: what 64 items have that ask for nothing else."""
 
 
 class ExplainingParameters(Section):
@@ -92,6 +96,20 @@ def find_class(target: str | None, names: Sequence[str], logits: torch.Tensor) -
         return names.index(target)
     known = f"{', '.join(names[:20])}{' …' if len(names) > 20 else ''}"
     return Unprocessable(f"parameters.target: there is no label {target[:80]!r}", expected=f"one of: {known}")
+
+
+def check_steps(items: Sequence[Item]) -> list[PayloadTooLarge | None]:
+    """For each item what is wrong with its request, if all its items together want too many points."""
+    wanted: Counter[int] = Counter()
+    for item in items:
+        wanted[id(item.request)] += item.parameters.n_steps
+    message = "the items of the request have {:,} n_steps together, and at most {:,} are taken"
+    return [
+        PayloadTooLarge(message.format(count, STEPS), expected="fewer items, or a smaller n_steps")
+        if (count := wanted[id(item.request)]) > STEPS
+        else None
+        for item in items
+    ]
 
 
 def share_passes(n_steps: Sequence[int], rows: int = ROWS) -> Iterator[list[int]]:

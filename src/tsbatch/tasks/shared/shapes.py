@@ -32,16 +32,21 @@ def same_shape(shapes: Sequence[Hashable]) -> list[list[int]]:
     return list(groups.values())
 
 
-def run_groups(groups: Groups, run: Callable[[Any, Any], Any]) -> list[Any]:
+def run_groups(groups: Groups, run: Callable[[Any, Any], Any]) -> Any:
     """One output a feature, in the order of the features.
 
     Args:
         groups: the micro-batch.
         run: called with the tensors and the wish of each group; returns a list or tensors with one row a feature.
 
+    Returns:
+        Of several groups a list; of one what ``run`` returned, which the loop then takes apart in one go.
+
     Raises:
         ContractBroken: another number of rows.
     """
+    if len(groups.batches) == 1:
+        return run(groups.batches[0], groups.wishes[0])
     outputs: list[Any] = [None] * sum(len(places) for places in groups.places)
     for places, batch, wish in zip(groups.places, groups.batches, groups.wishes, strict=True):
         rows = split(run(batch, wish), len(places), stage="inference", what="outputs")

@@ -7,14 +7,16 @@ answered something, be it the warm-up's example or another item of the batch; th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import numpy as np
 
 from tsbatch.errors import Unprocessable
 from tsbatch.tasks.shared.task import first_line
 from tsbatch.tasks.tensors.inputs import Array, shown
 
-Kind = tuple[tuple[str, tuple[int, ...], str], ...]
+Kind = tuple[tuple[str, tuple[int, ...], np.dtype[Any]], ...]
 """Name, shape and type of each array of an item."""
 
 KEPT: Final = 256
@@ -23,9 +25,9 @@ SHOWN: Final = 3
 """Kinds that a message names."""
 
 
-def kind_of(arrays: Mapping[str, Array]) -> Kind:
+def kind_of(names: Sequence[str], arrays: Sequence[Array]) -> Kind:
     """The kind of an item."""
-    return tuple((name, array.shape, array.dtype.name) for name, array in arrays.items())
+    return tuple((name, array.shape, array.dtype) for name, array in zip(names, arrays, strict=True))
 
 
 class Answered:

@@ -12,18 +12,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 
 import numpy as np
 import torch
+from pydantic import Field
 
-from tsbatch.errors import Unprocessable
+from tsbatch.errors import BadRequest, PayloadTooLarge, Unprocessable
 from tsbatch.models.onnx_graph import OnnxGraph
 from tsbatch.settings import Section
 
 Array = np.ndarray[Any, Any]
 Dtype = Literal["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"]
 
+_TYPED: Final = (np.ndarray, np.generic)
+_FLOAT32: Final = np.dtype(np.float32)
+Size = Annotated[int, Field(ge=0)]
 SHOWN: Final = 4
 """Sizes of a wrong shape that a message repeats."""
 
@@ -38,27 +42,39 @@ class TensorInput(Section):
     """
 
     name: str = "input"
-    shape: list[int | None] | None = None
+    shape: list[Size | None] | None = None
     dtype: Dtype | None = None
 
-    def array(self, value: Any, where: str) -> Array:
-        """``value`` as this input.
+    def read(self, value: Any, where: str) -> Array:
+        """``value`` as an array of this input's shape, in the type it came in.
 
         Args:
             value: nested lists of numbers, or an array.
             where: what it is, for messages.
 
         Raises:
-            Unprocessable: not numbers, uneven, or of another shape or type.
+            Unprocessable: not numbers, uneven, or of another shape.
         """
-        typed = isinstance(value, np.ndarray | np.generic)
-        array = np.asarray(value) if typed else _numbers(value, where)
+        array = np.asarray(value) if is_typed(value) else _numbers(value, where)
         if self.shape is not None and not _fits(array.shape, self.shape):
             message = f"{where} has the shape {shown(array.shape)}"
             raise Unprocessable(message, expected=f"{shown(self.shape)} for one item; null is any size")
+        return array
+
+    def cast(self, rows: Array, where: str, *, typed: bool) -> Array:
+        """What :meth:`read` gave for some items, stacked, in this input's type.
+
+        Args:
+            rows: shape (items, ...).
+            where: what the first of them is, for messages.
+            typed: they came in a type, which they keep where none is declared.
+
+        Raises:
+            Unprocessable: a number of one of them does not fit.
+        """
         if self.dtype is not None:
-            return _cast(array, np.dtype(self.dtype), where)
-        return array if typed or array.dtype.kind == "b" else array.astype(np.float32)
+            return _cast(rows, np.dtype(self.dtype), where)
+        return rows if typed or rows.dtype.kind == "b" else _cast(rows, _FLOAT32, where)
 
     def example(self) -> list[Any] | None:
         """Zeros of this input's shape, as JSON; None where any size is open."""
@@ -68,7 +84,20 @@ class TensorInput(Section):
         return zeros
 
 
-def rows_of(arrays: Mapping[str, Array], inputs: Sequence[TensorInput]) -> tuple[list[dict[str, Array]], bool]:
+def is_typed(value: Any) -> bool:
+    """Whether a value comes in a type of its own, as files and Open Inference tensors do, and JSON does not."""
+    return isinstance(value, _TYPED)
+
+
+def stacked(arrays: Sequence[Array]) -> Array:
+    """Arrays of one shape and type as one with a row for each, several times faster than ``np.stack``."""
+    first = arrays[0]
+    return np.concatenate(arrays).reshape(len(arrays), *first.shape) if first.ndim else np.array(arrays)
+
+
+def rows_of(
+    arrays: Mapping[str, Array], inputs: Sequence[TensorInput], max_items: int
+) -> tuple[list[dict[str, Array]], bool]:
     """Arrays of a file as items.
 
     An array of exactly as many dimensions as its input declares is one item, anything else has one item a row.
@@ -76,19 +105,28 @@ def rows_of(arrays: Mapping[str, Array], inputs: Sequence[TensorInput]) -> tuple
     Args:
         arrays: by name.
         inputs: the declared ones.
+        max_items: more items than this are refused, before any is made.
 
     Returns:
         The items, each with its arrays by name, and whether the file is one bare item.
 
     Raises:
+        BadRequest: no row.
+        PayloadTooLarge: too many rows.
         Unprocessable: arrays of different numbers of rows, or a number where rows should be.
     """
     ndims = {entry.name: len(entry.shape) for entry in inputs if entry.shape is not None}
     if all(ndims.get(name) == array.ndim for name, array in arrays.items()):
         return [dict(arrays)], True
-    counts = {array.shape[0] if array.ndim else None for array in arrays.values()}
-    if len(counts) > 1 or None in counts:
+    counts = {array.shape[0] if array.ndim else -1 for array in arrays.values()}
+    count = counts.pop()
+    if counts or count < 0:
         raise Unprocessable("the arrays have different numbers of rows", expected="one row an item in each of them")
+    if not count:
+        raise BadRequest("the file has no item: its first dimension is 0", expected="at least one row")
+    if count > max_items:
+        message = f"the file has {count:,} items, and at most {max_items} are taken"
+        raise PayloadTooLarge(message, expected=f"{max_items} rows or fewer; send the rest in another request")
     return [dict(zip(arrays, row, strict=True)) for row in zip(*arrays.values(), strict=True)], False
 
 
@@ -112,7 +150,9 @@ def _cast(array: Array, dtype: np.dtype[Any], where: str) -> Array:
     with np.errstate(over="ignore", invalid="ignore"):
         cast = array.astype(dtype)
     if dtype.kind == "f":
-        kept = array.dtype.kind in "iuf" and bool((np.isfinite(cast) | ~np.isfinite(array)).all())
+        kept = array.dtype.kind in "iuf" and bool(
+            np.isfinite(cast).all() or np.isfinite(cast[np.isfinite(array)]).all()
+        )
     else:
         kept = (dtype.kind == "b") == (array.dtype.kind == "b") and bool((cast == array).all())
     if not kept:

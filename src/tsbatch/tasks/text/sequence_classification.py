@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import torch
 
-from tsbatch.errors import LoadError
+from tsbatch.errors import LoadError, PayloadTooLarge
 from tsbatch.resources import to_device
 from tsbatch.tasks.shared.shapes import Groups, run_groups, same_shape
 from tsbatch.tasks.text.handler import TextHandler
@@ -67,6 +67,24 @@ class SequenceClassificationHandler(TextHandler):
     def _logits(self, batch: Any) -> torch.Tensor:
         logits: torch.Tensor = self.model(**to_device(batch, self.device)).logits
         return logits.float()
+
+
+PAIR_CHARACTERS: Final = 10_000_000
+"""Of all pairs of a request together: a text counts, and is read, once for each label or passage."""
+
+
+def check_pairs(characters: int) -> None:
+    """Refuse a small request that makes very long work.
+
+    Args:
+        characters: of all its pairs together.
+
+    Raises:
+        PayloadTooLarge: too many.
+    """
+    if characters > PAIR_CHARACTERS:
+        message = f"the pairs of the request have {characters:,} characters together, and at most {PAIR_CHARACTERS:,}"
+        raise PayloadTooLarge(f"{message} are taken", expected="shorter texts, or several requests")
 
 
 def spans(counts: Sequence[int]) -> list[slice]:

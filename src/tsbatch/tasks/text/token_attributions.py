@@ -21,7 +21,13 @@ import torch
 from tsbatch.errors import NotSupported, Unprocessable
 from tsbatch.request import Item
 from tsbatch.resources import to_device
-from tsbatch.tasks.shared.explaining import check_explains, find_class, integrated_gradients, share_passes
+from tsbatch.tasks.shared.explaining import (
+    check_explains,
+    check_steps,
+    find_class,
+    integrated_gradients,
+    share_passes,
+)
 from tsbatch.tasks.text.handler import TextHandler
 from tsbatch.tasks.text.tokens import Tokens
 
@@ -68,8 +74,8 @@ def explain_tokens(
     check_explains(handler)
     if not handler.tokenizer.is_fast:
         raise NotSupported("this tokenizer does not know which characters a token is of", expected="a fast tokenizer")
-    results: list[Any] = list(features)
-    ready = [place for place, feature in enumerate(features) if isinstance(feature, Tokens)]
+    results: list[Any] = [error or own for error, own in zip(check_steps(items), features, strict=True)]
+    ready = [place for place, feature in enumerate(results) if isinstance(feature, Tokens)]
     ready.sort(key=lambda place: len(results[place]))  # little padding
     unpacked = nullcontext() if handler.encoder is None else handler.encoder.switched_on(False)
     with unpacked:

@@ -6,7 +6,14 @@ import pytest
 import torch
 
 from tsbatch.errors import Unprocessable
-from tsbatch.tasks.shared.explaining import find_class, integrated_gradients, share_passes
+from tsbatch.request import Item, Request
+from tsbatch.tasks.shared.explaining import (
+    ExplainingParameters,
+    check_steps,
+    find_class,
+    integrated_gradients,
+    share_passes,
+)
 
 INPUTS = torch.tensor([[1.0, 2.0], [-1.0, 0.5], [3.0, 0.0]])
 BLANK = torch.tensor([[0.0, 0.0], [0.5, 0.5], [1.0, 1.0]])
@@ -55,6 +62,15 @@ def test_inputs_of_any_shape():
 def test_no_more_inputs_than_rows_and_one_number_of_steps_share_a_pass():
     assert list(share_passes([50, 20, 50, 50, 20], rows=2)) == [[1, 4], [0, 2], [3]]
     assert list(share_passes([])) == []
+
+
+def test_a_request_has_so_many_steps_for_all_its_items():
+    few, many = Request({}), Request({})
+    items = [Item(0, ExplainingParameters(n_steps=500), many) for _ in range(7)]
+    items += [Item(0, ExplainingParameters(), few) for _ in range(64)]
+    errors = check_steps(items)
+    assert [error is None for error in errors] == [False] * 7 + [True] * 64
+    assert errors[0].message == "the items of the request have 3,500 n_steps together, and at most 3,200 are taken"
 
 
 def test_the_class_that_was_asked_for():

@@ -19,7 +19,12 @@ def test_outputs_are_in_the_order_of_the_features():
     assert seen == ["a", "b"]
 
 
+def test_one_group_is_left_in_one_piece():
+    groups = Groups([[0, 1]], [torch.ones(2, 1)], ["a"])
+    assert run_groups(groups, lambda batch, wish: (batch, wish)) == (groups.batches[0], "a")
+
+
 def test_a_wrong_number_of_rows_is_told():
-    groups = Groups([[0, 1]], [torch.zeros(2, 1)], [None])
+    groups = Groups([[0, 1], [2]], [torch.zeros(2, 1), torch.zeros(1, 2)], [None, None])
     with pytest.raises(ContractBroken, match="1 outputs for 2 inputs"):
         run_groups(groups, lambda batch, wish: batch[:1])
