@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import psutil
 import pytest
@@ -49,7 +50,11 @@ def tune(capsys, *words):
 
 
 def java():
-    return {process.pid for process in psutil.process_iter(["name"]) if process.info["name"] == "java"}
+    """The servers of this environment; another one on the machine may have its own."""
+    found = psutil.process_iter(["name", "cmdline"])
+    return {
+        one.pid for one in found if one.info["name"] == "java" and sys.prefix in " ".join(one.info["cmdline"] or [])
+    }
 
 
 def test_a_private_copy_finds_that_nobody_need_wait_and_leaves_nothing(archive, data, tmp_path, capsys):
