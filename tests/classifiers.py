@@ -74,11 +74,16 @@ def spread_logits(model, tokenizer, spread):
             head.bias.sub_(logits.mean(0)).mul_(factor)
 
 
-def modes():
-    """What to ask of ``tsbatch.batching.mode``; transformers 4's BERT cannot run packed."""
+def best_mode():
+    """What ``tsbatch.batching.mode: auto`` takes for an encoder; transformers 4's cannot run packed."""
     import transformers
 
-    return ["bucketed", "padded", "auto" if transformers.__version__.startswith("4.") else "packed"]
+    return "bucketed" if transformers.__version__.startswith("4.") else "packed"
+
+
+def modes():
+    """What to ask of ``tsbatch.batching.mode``."""
+    return ["bucketed", "padded", "packed" if best_mode() == "packed" else "auto"]
 
 
 def load(handler_class, folder, *, batch_size=32, handler=None, **settings):

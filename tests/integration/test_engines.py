@@ -10,6 +10,7 @@ import torch
 import transformers
 import yaml
 
+from tests.classifiers import best_mode
 from tests.tiny import save_encoder
 from tsbatch.cli import main
 from tsbatch.context import ModelContext
@@ -129,7 +130,7 @@ def answers_like_transformers(folder, name):
     assert worst(embed(handler, TEXTS), expected) > 0.999999
     assert worst(embed(handler, TEXTS[:1]), expected[:1]) > 0.999999
     assert handler.describe_handle()["engine"] == {"name": name, "dtype": "float32"}
-    assert handler.choice.mode == ("packed" if name == "eager" else "bucketed")
+    assert handler.choice.mode == (best_mode() if name == "eager" else "bucketed")
     assert name == "eager" or f"the engine {name} takes padded batches" in handler.choice.reason
     if name != "eager":  # it is the engine that answered, not the model behind it
         handler.model.forward = lambda **tensors: pytest.fail("called")
@@ -150,9 +151,9 @@ def test_other_architectures_export_too(tmp_path, kind, name):
 
 
 @pytest.mark.parametrize("dtype, least", [("bfloat16", 0.999), ("float16", 0.9999), ("int8", 0.99)])
-def test_other_numbers_run_packed_and_stay_near(folder, dtype, least):
+def test_other_numbers_stay_near(folder, dtype, least):
     handler = load(folder, dtype=dtype)
-    assert handler.choice.mode == "packed"
+    assert handler.choice.mode == best_mode()
     assert least < worst(embed(handler, TEXTS), truth(folder)) < 0.99999999
 
 
