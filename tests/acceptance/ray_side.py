@@ -105,7 +105,7 @@ def ray_here() -> Iterator[RayHere]:
     try:
         with tempfile.TemporaryDirectory() as nothing:
             # Commands do not know it for their own: undeploying the last application would end it.
-            environment = {**ENVIRONMENT, **started.environment, "TSBATCH_STATE_DIR": nothing}
+            environment = {**started.environment, "TSBATCH_STATE_DIR": nothing}
             yield RayHere(started.address, free_ports(1)[0], environment)
     finally:
         local.end(started)

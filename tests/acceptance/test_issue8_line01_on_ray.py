@@ -41,7 +41,8 @@ def handler_of(folder, source, **config):
 
 
 def program(*words, code=0):
-    environment = {**os.environ, **ENVIRONMENT}
+    """A command in the environment of a person, who has set none of Ray's variables."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     command = [sys.executable, "-m", "tsbatch", *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=ROOT, timeout=200)
     assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"

@@ -32,7 +32,8 @@ OBJECT_STORE: Final = 100_000_000
 """Bytes; requests and answers travel past it."""
 ENVIRONMENT: Final = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    # Despite its name this is what keeps all of Ray's own ports on 127.0.0.1.
+    # Despite its name this is what keeps all of Ray's own ports on 127.0.0.1, and those who connect from asking another
+    # of the machine's addresses (ray/_private/services.py, resolve_ip_for_localhost).
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
 }
 
@@ -54,7 +55,8 @@ class LocalRay:
     @property
     def environment(self) -> dict[str, str]:
         """What a process needs in its environment, before it imports Ray, to be let in."""
-        return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(Path(self.work_dir, "token"))}
+        token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(Path(self.work_dir, "token"))}
+        return {**ENVIRONMENT, **token}
 
     @property
     def logs(self) -> str:
@@ -90,7 +92,7 @@ def start(cores: int | None = None) -> LocalRay:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env={**os.environ, **ENVIRONMENT, **own, MARK: str(folder)},
+            env={**os.environ, **own, MARK: str(folder)},
             **apart(),
         )
     found = LocalRay(address, str(folder), ProcessRef.of(process.pid))
