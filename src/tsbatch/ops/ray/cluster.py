@@ -20,9 +20,8 @@ VARIABLE: Final = "RAY_ADDRESS"
 NONE_HERE: Final = "none runs here"
 EXPECTED: Final = "no address of a Ray cluster; expected HOST:PORT, or ray://HOST:PORT"
 TRIES_VARIABLE: Final = "RAY_gcs_server_port_wait_time_s"
-"""Despite its name, how often Ray tries to connect (ray/_private/node.py): else twenty times, which takes minutes where
-a cluster wants a token that is not there."""
-TRIES: Final = "5"
+"""Despite its name, how often Ray tries to connect (ray/_private/node.py): else twenty times, and each may take 40 s."""
+TRIES: Final = "1"
 LET_IN: Final = "one that wants a token needs RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or ~/.ray/auth_token"
 HERE: Final = "127.0.0.1"
 SECONDS_TO_CONNECT: Final = 10.0
