@@ -239,6 +239,13 @@ def fresh(monkeypatch):
     return one, ended
 
 
+def test_who_connects_to_the_local_ray_asks_for_the_one_address_it_has():
+    """Ray would ask another address of the machine, where nobody listens."""
+    own = local.LocalRay("127.0.0.1:6379", "/nowhere", local.ProcessRef(1, 0)).environment
+    assert own.items() >= local.ENVIRONMENT.items()
+    assert own["RAY_AUTH_TOKEN_PATH"] == "/nowhere/token"
+
+
 def test_what_was_started_here_ends_where_nothing_comes_of_it(fresh, monkeypatch):
     one, ended = fresh
     monkeypatch.setattr(cluster, "_reach", lambda _: "")
