@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import torch
@@ -13,6 +13,12 @@ from tsbatch.tasks.images.decoding import Image
 
 MaskFormat = Literal["png", "rle"]
 Mask = np.ndarray[Any, Any]
+
+FEW: Final = 8
+"""Layers that are enlarged at once however large they are, so that comparing them does not take longer."""
+
+IN_CACHE: Final = 16 << 20
+"""Bytes of enlarged layers that are still near the processor when they are compared."""
 
 
 def class_map(scores: torch.Tensor, size: tuple[int, int], max_bytes: int) -> Mask:
@@ -26,11 +32,13 @@ def class_map(scores: torch.Tensor, size: tuple[int, int], max_bytes: int) -> Ma
         size: height and width.
         max_bytes: what the enlarged layers may take at once; one always may.
     """
-    at_once = max(1, max_bytes // (4 * size[0] * size[1]))
+    layer = 4 * size[0] * size[1]
+    at_once = max(1, min(max_bytes // layer, max(FEW, IN_CACHE // layer)))
     best = torch.full(size, -torch.inf)
     labels = torch.zeros(size, dtype=torch.int32)
     for start in range(0, len(scores), at_once):
-        layers = scores[None, start : start + at_once]
+        # A row of a batch may have its classes side by side in memory, and enlarging that takes four times as long.
+        layers = scores[None, start : start + at_once].contiguous()
         enlarged = torch.nn.functional.interpolate(layers, size=size, mode="bilinear", align_corners=False)[0]
         values, places = enlarged.max(0)
         better = values > best  # of equals the first class stays, as with argmax

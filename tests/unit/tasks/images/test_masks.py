@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
+from tsbatch.tasks.images import masks
 from tsbatch.tasks.images.masks import class_map, run_lengths, write_mask
 
 
@@ -21,6 +22,17 @@ def test_classes_a_few_at_a_time_as_all_together(at_once):
     enlarged = torch.nn.functional.interpolate(scores[None], size=(33, 20), mode="bilinear", align_corners=False)
     found = class_map(scores, (33, 20), at_once * 4 * 33 * 20)
     assert np.array_equal(found, enlarged[0].argmax(0).numpy())
+
+
+@pytest.mark.parametrize("in_cache", [1, 4 * 33 * 20 * 3, 1 << 30])
+def test_a_row_of_a_batch_with_its_classes_side_by_side(monkeypatch, in_cache):
+    monkeypatch.setattr(masks, "IN_CACHE", in_cache)
+    monkeypatch.setattr(masks, "FEW", 2)
+    torch.manual_seed(1)
+    batch = torch.randn(3, 7, 5, 6).to(memory_format=torch.channels_last)
+    enlarged = torch.nn.functional.interpolate(batch, size=(33, 20), mode="bilinear", align_corners=False)
+    for row, expected in zip(batch, enlarged, strict=True):
+        assert np.array_equal(class_map(row, (33, 20), 1 << 30), expected.argmax(0).numpy())
 
 
 def test_run_lengths_go_column_by_column_and_begin_with_false():
