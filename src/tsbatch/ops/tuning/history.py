@@ -117,6 +117,10 @@ class History:
         """The steps that were measured beside the present incumbent."""
         return [step for step in self.steps if step.incumbent == self.incumbent]
 
+    def number(self, step: Step) -> int:
+        """Which of the steps this is, from 1."""
+        return next(number for number, one in enumerate(self.steps, 1) if one is step)
+
     def of(self, knobs: Knobs) -> list[Observation]:
         """The runs of one setting."""
         return [run for run in self.runs if run.knobs == knobs]

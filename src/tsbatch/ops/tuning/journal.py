@@ -181,8 +181,8 @@ class Log:
         """Written with its verdict."""
 
     def judged(self, step: Step, history: History) -> None:
-        """One step."""
-        self.say(step_text(len(history.steps), step))
+        """One step; a second time when it is taken back."""
+        self.say(step_text(history.number(step), step))
 
 
 def step_text(number: int, step: Step) -> str:

@@ -96,7 +96,7 @@ class Screen:
 
     def judged(self, step: Step, history: History) -> None:
         """What came out."""
-        console.say(f"  {step.judgement.verdict}: {step.judgement.why}")
+        console.say(f"  step {history.number(step)}: {step.judgement.verdict}: {step.judgement.why}")
         self._remember(history)
 
     def _remember(self, history: History) -> None:

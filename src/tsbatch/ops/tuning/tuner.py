@@ -60,7 +60,7 @@ class Listener(Protocol):
         """A hypothesis is about to be tried."""
 
     def judged(self, step: Step, history: History) -> None:
-        """It was."""
+        """It was; or it is taken back."""
 
 
 @dataclass(frozen=True, slots=True)

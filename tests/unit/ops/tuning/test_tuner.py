@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.unit.ops.tuning.made_up import START, Listed, MadeUp
 from tsbatch.ops.failure import ServerError
+from tsbatch.ops.tuning.journal import Log
 from tsbatch.ops.tuning.knobs import Knobs
 from tsbatch.ops.tuning.objective import Goal
 from tsbatch.ops.tuning.tuner import Tuning
@@ -128,6 +131,16 @@ def test_what_there_was_is_left_when_no_run_is_left_to_confirm_anything_else():
     assert [run.knobs for run in outcome.confirmed] == [THREE, THREE, TWO, TWO]
     assert len(system.log) == 10
     assert outcome.recommended == START
+
+
+def test_a_step_that_is_taken_back_is_told_again_under_its_own_number(tmp_path):
+    system, log = Later(rate=by_workers(w1=100, w2=180, w3=300), noise=0.001), Log(tmp_path / "log.txt")
+    system.worse = (TWO, THREE)
+    Tuning(system=system, search=Listed(TWO, THREE), goal=Goal(p99=80), start=START, listener=log).run()
+    log.close()
+    told = re.findall(r"^Step (\d)|verdict +(.*?):", (tmp_path / "log.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    steps = [number or verdict for number, verdict in told]
+    assert steps == ["1", "kept", "2", "kept", "2", "breaks a limit", "1", "breaks a limit"]
 
 
 def test_a_setting_that_cannot_be_had_is_a_step_that_failed():
