@@ -13,7 +13,7 @@ from tsbatch.ops.commands_simulate import Drawn, OverheadText, Variation, read_s
 if TYPE_CHECKING:
     # They take NumPy along, which --help has no time for.
     from tsbatch.ops.simulation.plan import Plan, Unit
-    from tsbatch.ops.simulation.planning import Limits, Planner, Stream
+    from tsbatch.ops.simulation.planning import Limits, Stream
     from tsbatch.ops.simulation.service_time import ServiceTime
 
 PANEL = "Measure"
@@ -66,7 +66,7 @@ def plan_command(
     from tsbatch.ops import console
     from tsbatch.ops.report.of_plan import report_of_plans
     from tsbatch.ops.report.page import check_place, save
-    from tsbatch.ops.simulation.plan import SCHEMA
+    from tsbatch.ops.simulation.plan import SCHEMA, make_plan
     from tsbatch.ops.simulation.planning import Goal, Planner
 
     if html:
@@ -77,29 +77,18 @@ def plan_command(
     if replicas and max_workers is not None:
         raise UsageError("--replicas are of one worker each; leave out --max-workers")
     limits = _limits(services, 1 if replicas else max_workers, max_batch_size, queue_size)
-    total = sum(1 for _ in limits.grid(p99))
+    factors = _factors(scale)
+    total = len(factors) * sum(1 for _ in limits.grid(p99))
     with console.progress("trying settings", total=total) as step:
         planner = Planner(stream, services, Goal(p99=p99, headroom=headroom), limits, fine=requests, tell=step.advance)
-        rates = [base * factor for factor in _factors(scale)]
-        plans = _plans(planner, rates, price, "replica" if replicas else "machine")
+        unit: Unit = "replica" if replicas else "machine"
+        plans = [make_plan(planner, base * factor, price=price, unit=unit) for factor in factors]
     if html:
         save(report_of_plans(plans), html)
     if as_json:
         console.emit_json({"schema": SCHEMA, "kind": "plan", "plans": [plan.to_json() for plan in plans]})
     else:
         _show(plans)
-
-
-def _plans(planner: Planner, rates: list[float], price: float | None, unit: Unit) -> list[Plan]:
-    from tsbatch.ops.simulation.plan import make_plan
-
-    # Settings that are enough for a small load are none for a large one, but not the other way round.
-    found = planner.candidates(min(rates))
-    plans = [make_plan(planner, min(rates), price=price, found=found, unit=unit)]
-    if len(rates) > 1:
-        found = planner.candidates(max(rates))
-        plans += [make_plan(planner, rate, price=price, found=found, unit=unit) for rate in sorted(rates)[1:]]
-    return plans
 
 
 def _stream(rate: float | None, arrivals: Drawn, trace: Path | None, seed: int) -> tuple[Stream, float]:

@@ -52,6 +52,30 @@ def test_several_times_a_recorded_load(capsys, tmp_path):
     assert told["plans"][0]["measured"]
 
 
+def test_each_rate_is_planned_for_by_itself(capsys):
+    words = [
+        "--service",
+        "10ms",
+        "--max-workers",
+        "4",
+        "--max-batch-size",
+        "1",
+        "--p99",
+        "100",
+        "--rate",
+        "20",
+        "--json",
+    ]
+
+    def plans(scale):
+        assert main(["plan", *words, "--requests", "2000", "--scale", scale]) == 0
+        return json.loads(capsys.readouterr().out)["plans"]
+
+    together = plans("1,2,100")
+    assert [plan["settings"]["workers"] for plan in together] == [1, 1, 4]
+    assert together[1] == plans("2")[0]
+
+
 @pytest.mark.parametrize(
     "words,said",
     [

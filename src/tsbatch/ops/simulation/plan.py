@@ -123,30 +123,19 @@ def settings_of(candidate: Candidate) -> dict[str, int]:
     }
 
 
-def make_plan(
-    planner: Planner,
-    rate: float,
-    *,
-    price: float | None = None,
-    found: Sequence[Candidate] = (),
-    unit: Unit = "machine",
-) -> Plan:
+def make_plan(planner: Planner, rate: float, *, price: float | None = None, unit: Unit = "machine") -> Plan:
     """Plan for a rate.
 
     Args:
         planner: with its services and its goal.
         rate: requests a second.
         price: of a machine.
-        found: the planner's candidates for another rate, which spare the search where they serve this one as well.
         unit: what is counted; the planner's limits must fit it.
 
     Raises:
         UsageError: no settings keep the goal.
     """
-    wanted = rate * (1 + planner.goal.headroom)
-    candidates = list(found) or planner.candidates(rate)
-    candidates.sort(key=lambda one: (machines_for(wanted, one.rate), one.settings.workers, -one.rate))
-    chosen = candidates[0]
+    chosen, *others = planner.candidates(rate)
 
     def needed(at: float) -> int:
         return int(machines_for(at * (1 + planner.goal.headroom), chosen.rate))
@@ -166,7 +155,7 @@ def make_plan(
         margin=chosen.rate * machines / rate - 1,
         down=point(rate, machines - 1) if machines > 1 else None,
         curve=[point(rate * share, machines) for share in CURVE],
-        others=candidates[1:],
+        others=others,
         measured=measured,
         guessed=guessed,
         unit=unit,

@@ -131,7 +131,7 @@ class Candidate:
 
 
 class Planner:
-    """Searches once, and plans for any rate from what it found.
+    """Seeks what a machine can do with each setting, once for all rates, and which settings a rate needs.
 
     Args:
         stream: how requests come.
@@ -155,6 +155,7 @@ class Planner:
         self.stream, self.services, self.goal, self.limits = stream, services, goal, limits
         self.fine = fine
         self._tell = tell
+        self._sought: dict[tuple[Settings, int], float] = {}
 
     def candidates(self, rate: float) -> list[Candidate]:
         """The settings that need the fewest machines for ``rate`` or hardly more, the best first.
@@ -172,7 +173,7 @@ class Planner:
             self._tell(1)
             if best and machines_for(wanted, capacity(settings, service)) > machines_for(wanted, best):
                 continue
-            highest = self.highest_rate(settings, service, min(COARSE, self.fine))
+            highest = self._highest(settings, service, min(COARSE, self.fine))
             best = max(best, highest)
             found.append(Candidate(settings=settings, service=service, rate=highest))
         if not best:
@@ -202,11 +203,18 @@ class Planner:
                 high = middle
         return low
 
+    def _highest(self, settings: Settings, service: ServiceTime, count: int) -> float:
+        """As :meth:`highest_rate`, sought once: what a machine can do is the same whatever is planned for."""
+        key = settings, count
+        if key not in self._sought:
+            self._sought[key] = self.highest_rate(settings, service, count)
+        return self._sought[key]
+
     def _run(self, settings: Settings, service: ServiceTime, rate: float, count: int) -> Simulated:
         return simulate(settings, self.stream.at(rate, count), service, seed=self.stream.seed)
 
     def _refined(self, candidate: Candidate) -> Candidate:
-        highest = self.highest_rate(candidate.settings, candidate.service, self.fine)
+        highest = self._highest(candidate.settings, candidate.service, self.fine)
         return Candidate(settings=candidate.settings, service=candidate.service, rate=highest)
 
     def _never(self) -> str:

@@ -14,7 +14,6 @@ from tsbatch.ops.measure.arrivals import Arrivals
 from tsbatch.ops.simulation.arrivals import take
 from tsbatch.ops.simulation.plan import grounds_of_machine, make_plan
 from tsbatch.ops.simulation.planning import (
-    Candidate,
     Goal,
     Limits,
     Planner,
@@ -210,7 +209,15 @@ def test_what_was_measured_and_what_is_guessed():
     assert grounds_of_machine([given], given, 1, 1)[0] == []
 
 
-def test_a_candidate_is_found_for_other_rates_too():
-    chosen = Candidate(settings=Settings(), service=parse("10ms", overhead=NOTHING), rate=50.0)
-    one = planner(parse("10ms", overhead=NOTHING), 100.0, SINGLE, fine=5000)
-    assert make_plan(one, 400.0, found=[chosen]).machines == 8
+def test_what_a_machine_can_do_is_sought_once_for_all_rates(monkeypatch):
+    one = planner(parse("10ms", overhead=NOTHING), 100.0, Limits(workers=2, batch_size=1), fine=8000)
+    sought, seek = [], one.highest_rate
+    monkeypatch.setattr(
+        one,
+        "highest_rate",
+        lambda settings, service, count: sought.append((settings, count)) or seek(settings, service, count),
+    )
+    for rate in (20.0, 100.0, 2000.0, 2000.0):
+        one.candidates(rate)
+    assert {count for _, count in sought} == {5000, 8000}, "roughly, then what is told"
+    assert len(sought) == len(set(sought))
