@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from tsbatch.ops.diagnosis.advice import Setting
 from tsbatch.ops.tuning.knobs import Knobs
@@ -12,6 +12,9 @@ from tsbatch.ops.tuning.objective import Aim, Figures
 from tsbatch.ops.tuning.observation import Observation
 
 Verdict = Literal["kept", "on the way", "no gain", "breaks a limit", "cannot tell", "failed"]
+
+RELATIVE: Final = ("no gain", "cannot tell", "on the way")
+"""Verdicts that hold beside one incumbent only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,8 +129,12 @@ class History:
         return [run for run in self.runs if run.knobs == knobs]
 
     def tried(self) -> set[Knobs]:
-        """Settings that were measured, or could not be."""
-        return {run.knobs for run in self.runs} | {step.hypothesis.knobs for step in self.steps}
+        """Settings that were measured, or could not be; but not what was only no better than one since taken back."""
+        kept = self.kept()
+        void = [step for step in self.steps if step.incumbent not in kept and step.judgement.verdict in RELATIVE]
+        settled = {step.hypothesis.knobs for step in self.steps if step not in void}
+        measured = {run.knobs for run in self.runs} | settled
+        return measured - ({step.hypothesis.knobs for step in void} - settled)
 
     def latest(self, knobs: Knobs) -> Observation:
         """The last run of a setting."""

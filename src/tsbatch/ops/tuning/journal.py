@@ -77,8 +77,12 @@ class Journal:
         self._file.truncate(sum(map(len, self.path.read_bytes().splitlines(keepends=True)[:lines])))
 
     def _write(self, line: Mapping[str, Any]) -> None:
-        self._file.write(orjson.dumps(line, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE))
+        self._file.write(_line(line))
         self._file.flush()
+
+
+def _line(values: Mapping[str, Any]) -> bytes:
+    return orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -138,7 +142,8 @@ class Written:
                 self._journal.add({"knobs": knobs.to_json(), "refused": str(error)})
             raise
         self._journal.add(observation.to_json())
-        return observation
+        # As it will be read again: what is rounded in the file must not decide otherwise then.
+        return _taken(orjson.loads(_line(observation.to_json())))
 
 
 def _taken(line: Mapping[str, Any]) -> Observation:

@@ -16,6 +16,7 @@ from typing import Final
 
 from tsbatch.ops.measure.compare import LEAST_SPREAD
 from tsbatch.ops.tuning.history import History, Judgement, Step
+from tsbatch.ops.tuning.knobs import Knobs
 from tsbatch.ops.tuning.objective import EXACT, WORDS, Aim, Figures, Goal, Limit, mean, merit, shown
 
 LEVEL: Final = 0.05
@@ -36,7 +37,7 @@ LAX: Final = 0.1
 """Chance of giving up a candidate that was worth it."""
 
 CAREFUL: Final = 0.05
-"""Chance that a setting counts as keeping a limit that it breaks in the long run."""
+"""Chance that a setting counts as keeping a limit that it breaks in the long run, each time that is looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +135,26 @@ def breaks(
     limit, value = goal.limits()[name], mean(after).of(name)
     if name in EXACT:
         return value > limit
-    spread = spread_of(history, name, pairs)
-    reach = spread.run / math.sqrt(len(after)) * student(spread.freedom, CAREFUL)
+    reach = _reach(spread_of(history, name, pairs), len(after))
     return math.log(max(value, 1e-9)) + (-reach if surely else reach) > math.log(limit)
+
+
+def doubtful(history: History, goal: Goal, knobs: Knobs) -> str | None:
+    """Why a setting, by all of its runs together, cannot be said to keep the limits; None when it can.
+
+    A step whose incumbent broke a limit keeps whatever comes nearer to it; what is recommended has to be clear of it.
+    """
+    runs = [run.figures for run in history.of(knobs)]
+    for name, limit in goal.limits().items():
+        value = mean(runs).of(name)
+        reach = 0.0 if name in EXACT else _reach(spread_of(history, name), len(runs))
+        if value * math.exp(reach) > limit:
+            return _over(goal, name, runs, near=True)
+    return None
+
+
+def _reach(spread: Spread, runs: int) -> float:
+    return spread.run / math.sqrt(runs) * student(spread.freedom, CAREFUL)
 
 
 def student(freedom: int, chance: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -29,6 +29,7 @@ class Observation:
         known: what was known of the model and the machine.
         evidence: where the time went; None when the answers did not tell.
         service: how long batches took; None when the answers did not tell.
+        doubts: what makes the figures worth less than they look, by kind, as a load test's remarks.
     """
 
     knobs: Knobs
@@ -36,6 +37,7 @@ class Observation:
     known: Known
     evidence: Evidence | None = None
     service: ServiceTime | None = None
+    doubts: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """As one JSON object."""
@@ -45,6 +47,7 @@ class Observation:
             "known": self.known.to_json(),
             "evidence": None if self.evidence is None else self.evidence.to_json(),
             "service": None if self.service is None else self.service.to_json(),
+            "doubts": dict(self.doubts),
         }
 
     @classmethod
@@ -61,6 +64,7 @@ class Observation:
             known=Known(**value["known"]),
             evidence=None if evidence is None else _evidence(evidence),
             service=None if service is None else ServiceTime.from_json(service, "the journal"),
+            doubts=value["doubts"],
         )
 
 
@@ -73,6 +77,7 @@ def observe(
     answered: int,
     memory: float | None = None,
     service: ServiceTime | None = None,
+    doubts: Mapping[str, str] | None = None,
     timeout: float = 30.0,
 ) -> Observation:
     """What a run's requests show.
@@ -85,6 +90,7 @@ def observe(
         answered: good answers in that time.
         memory: bytes of the workers.
         service: how long batches took.
+        doubts: what makes the figures worth less than they look.
         timeout: seconds that requests were waited for; what did not answer counts as long as that.
     """
     counted = samples.latency[samples.ok | ((samples.status == 0) & (samples.latency >= timeout * 999))]
@@ -103,6 +109,7 @@ def observe(
         known=known,
         evidence=evidence_of(samples, known, seconds=seconds) if told else None,
         service=None if service is None else _short(service),
+        doubts=doubts or {},
     )
 
 

@@ -18,6 +18,7 @@ from tsbatch.ops.measure.ledger import Progress
 from tsbatch.ops.measure.load import Load
 from tsbatch.ops.measure.result import BenchResult, Run
 from tsbatch.ops.measure.run import Plan, run_once
+from tsbatch.ops.measure.summary import remarks
 from tsbatch.ops.measure.target import Target, environment, find_target
 from tsbatch.ops.simulation.fitting import of_bench
 from tsbatch.ops.simulation.service_time import ServiceTime
@@ -25,6 +26,9 @@ from tsbatch.ops.tuning.knobs import Knobs
 from tsbatch.ops.tuning.observation import Observation, observe
 from tsbatch.ops.tuning.ranking import Traffic
 from tsbatch.ops.tuning.tuner import Refused
+
+DOUBTS: Final = ("busy", "late", "waited")
+"""A load test's remarks that say that the load itself was not as it should be."""
 
 TRIES: Final = 2
 """A run in which a worker died says nothing of its setting the first time; the second time it does."""
@@ -92,6 +96,7 @@ class Bench:
         """Measure a model that has these settings now.
 
         Raises:
+            UsageError: no request was sent in the time that is measured.
             Refused: with these settings it answers nothing.
             ServerError: the server has ended.
         """
@@ -119,6 +124,10 @@ class Bench:
         return run_once(target, load, self.script.plan(), traffic.clients or traffic.rate, self.tell), target
 
     def _observed(self, run: Run, target: Target, knobs: Knobs, known: Known) -> Observation:
+        if not len(run.samples):
+            raise UsageError(
+                f"in {self.script.seconds:g} s no request was sent ({self.script.traffic}): give a longer --duration"
+            )
         plan = {**self.script.plan().to_json(), "repeat": 1}
         result = BenchResult(target=target.to_json(), plan=plan, environment=environment(), runs=[run])
         found = known_of_result(result, [run])
@@ -132,6 +141,7 @@ class Bench:
             answered=run.answered,
             memory=float(sum(memory)) if memory else None,
             service=_service(result),
+            doubts={kind: text for kind, text in remarks(run).items() if kind in DOUBTS},
             timeout=self.script.timeout,
         )
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from tsbatch.errors import UsageError
+from tsbatch.ops.manifest import MANIFEST_NAME
+from tsbatch.ops.mar_file import sha256
 from tsbatch.ops.model_config import CONFIG_NAME, dump
+from tsbatch.ops.model_folder import walk
 from tsbatch.ops.report.page import save
 from tsbatch.ops.server import reach
 from tsbatch.ops.tuning.history import History, Hypothesis
@@ -65,14 +69,19 @@ class Order:
     def archive(self) -> Path | None:
         """The archive that was named; None for a model on the server."""
         path = Path(self.model)
-        return path if self.model.endswith(ENDINGS) or path.is_dir() else None
+        # A folder may only be called like a model that runs.
+        unpacked = (path / MANIFEST_NAME).is_file() and not self.live
+        return path if self.model.endswith(ENDINGS) or unpacked else None
 
     def about(self, start: Knobs) -> dict[str, Any]:
-        """What a journal has to be about to go on with it."""
+        """What is tuned and how, by name."""
         script = self.script
         return {
             "model": self.model,
+            "files": _digest_of(self.archive),
+            "instance": None if self.archive else self.instance,
             "data": str(self.data),
+            "bodies": _digest(f"{body.content_type}\n".encode() + body.content for body in script.bodies),
             "start": start.to_json(),
             "goal": self.goal.to_json(),
             "load": str(script.traffic),
@@ -86,6 +95,22 @@ class Order:
         }
 
 
+def _digest_of(archive: Path | None) -> str | None:
+    """Of an archive's files; what a server runs is known by its name alone."""
+    if archive is None:
+        return None
+    if archive.is_file():
+        return sha256(archive)
+    return _digest(f"{name} {sha256(path)}".encode() for name, path in sorted(walk(archive).items()))
+
+
+def _digest(parts: Iterable[bytes]) -> str:
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(b"%d:" % len(part) + part)
+    return found.hexdigest()
+
+
 @dataclass(slots=True)
 class Place:
     """Where it is measured, and what is there.
@@ -94,11 +119,13 @@ class Place:
         system: what can be measured.
         start: the settings that there are.
         config: what its model-config.yaml says; on a server in use, what of it the server tells.
+        bench: what measures it.
     """
 
     system: System
     start: Knobs
     config: dict[str, Any] = field(default_factory=dict)
+    bench: Bench | None = None
 
     @property
     def threads(self) -> bool:
@@ -122,17 +149,17 @@ def place_of(order: Order, screen: Screen) -> Iterator[Place]:
         if not archive.exists():
             raise UsageError(f"no such archive: {archive}")
         with PrivateCopy(of_archive(archive), bench, screen.told) as copy:
-            yield Place(copy, knobs_of(copy.config), copy.config)
+            yield Place(copy, knobs_of(copy.config), copy.config, bench)
         return
     instance = reach(order.instance)
     with instance.management() as management:
         described = management.describe(order.model)
     if order.live:
         with LiveServer(instance, order.model, bench, screen.told) as live:
-            yield Place(live, live.start, live.config)
+            yield Place(live, live.start, live.config, bench)
         return
     with PrivateCopy(of_running(instance, described), bench, screen.told) as copy:
-        yield Place(copy, knobs_of(described), copy.config)
+        yield Place(copy, knobs_of(described), copy.config, bench)
 
 
 class Around:
@@ -177,7 +204,7 @@ def tune(order: Order, place: Place, screen: Screen) -> Outcome:
         ServerError: nothing can be measured any more.
     """
     about = order.about(place.start)
-    journal = Journal(order.folder, about, fresh=order.fresh)
+    journal = journal_of(order, place)
     log = Log(order.folder / LOG)
     with contextlib.closing(journal), contextlib.closing(log):
         tuning = Tuning(
@@ -194,6 +221,20 @@ def tune(order: Order, place: Place, screen: Screen) -> Outcome:
     return outcome
 
 
+def journal_of(order: Order, place: Place) -> Journal:
+    """The journal, with what is in it already; random arrivals go on after those of its runs.
+
+    Raises:
+        UsageError: it is another tuning's.
+    """
+    # With more runs, or fewer, it is still the same tuning.
+    about = {name: value for name, value in order.about(place.start).items() if name != "budget"}
+    journal = Journal(order.folder, about, fresh=order.fresh)
+    if place.bench is not None:
+        place.bench.runs = len(journal.earlier)
+    return journal
+
+
 def rank(order: Order, place: Place) -> list[Seen]:
     """Measure what there is, and let the simulator rank every setting; the best first.
 
@@ -202,7 +243,7 @@ def rank(order: Order, place: Place) -> list[Seen]:
         ServerError: nothing can be measured.
     """
     history = History()
-    with contextlib.closing(Journal(order.folder, order.about(place.start), fresh=order.fresh)) as journal:
+    with contextlib.closing(journal_of(order, place)) as journal:
         system = Written(place.system, journal)
         for _ in range(START_RUNS):
             history.start.append(system.measure(place.start))

@@ -9,14 +9,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, Protocol
 
+from tsbatch.errors import UsageError
 from tsbatch.ops.failure import ServerError
 from tsbatch.ops.tuning.history import History, Hypothesis, Judgement, Step
 from tsbatch.ops.tuning.knobs import Knobs
-from tsbatch.ops.tuning.noise import MOST_PAIRS, START_RUNS, judge
+from tsbatch.ops.tuning.noise import MOST_PAIRS, START_RUNS, doubtful, judge
 from tsbatch.ops.tuning.objective import WORDS, Figures, Goal, mean
 from tsbatch.ops.tuning.observation import Observation
 from tsbatch.ops.tuning.search import Search
@@ -27,6 +29,8 @@ BUDGET: Final = 36
 CONFIRM: Final = 2
 """Runs of the recommendation at the end."""
 
+NEEDED: Final = 100
+"""Requests of a run from which on it has a P99."""
 
 Ended = Literal["nothing left", "no runs left"]
 
@@ -117,10 +121,12 @@ class Tuning:
         """Tune.
 
         Raises:
+            UsageError: a run is too short for what is wanted.
             ServerError: nothing can be measured any more; the runs so far are in the journal.
         """
         for _ in range(START_RUNS):
             self.history.start.append(self._again(self.start, "what is there"))
+        self._check_length()
         self._tell(lambda listener: listener.started(self.history))
         ended = self._climb()
         while (best := self._best()) is not None:
@@ -129,6 +135,16 @@ class Tuning:
             self._withdraw(best)
             ended = self._climb()
         return Outcome(self.history, None, self.confirmed, ended)
+
+    def _check_length(self) -> None:
+        """Beyond a P99 there has to be a request."""
+        requests = min(run.figures.requests for run in self.history.start)
+        if requests < NEEDED and (self.goal.objective == "p99" or self.goal.p99 is not None):
+            times = math.ceil(NEEDED / max(1, requests))
+            raise UsageError(
+                f"a run has {requests} requests, and a P99 needs {NEEDED}: give a --duration {times} times as long, or"
+                " more load"
+            )
 
     def _climb(self) -> Ended:
         """Step by step until nothing is left to try."""
@@ -199,27 +215,37 @@ class Tuning:
         return mean([run.figures for run in self.history.of(knobs)])
 
     def _stands(self, knobs: Knobs) -> bool:
-        """Whether a setting, measured again by itself, keeps the limits each time."""
+        """Whether a setting, measured again by itself, keeps the limits each time, and by all of its runs for sure."""
         if self.budget - len(self.history.runs) < CONFIRM:
             return knobs == self.start  # which has been measured often
         runs = [self._again(knobs, "the recommendation, to confirm it") for _ in range(CONFIRM)]
         self.confirmed += runs
-        return not any(self.goal.broken(run.figures) for run in runs)
+        if any(self.goal.broken(run.figures) for run in runs):
+            return False
+        # What there was is not changed by leaving it.
+        return knobs == self.start or doubtful(self.history, self.goal, knobs) is None
 
     def _withdraw(self, knobs: Knobs) -> None:
         """Not kept after all: the search goes on from what was there before, knowing of these runs."""
         self._refuted.add(knobs)
         for place, step in enumerate(self.history.steps):
             if step.kept and step.hypothesis.knobs == knobs:
-                over = [name for run in self.history.of(knobs)[-CONFIRM:] for name in self.goal.broken(run.figures)]
-                why = (
-                    f"kept at first; measured again it broke the limit of {WORDS[over[0]][0]}"
-                    if over
-                    else "no runs left"
+                why = self._why_not(knobs)
+                judgement = replace(
+                    step.judgement,
+                    verdict="breaks a limit" if why else "cannot tell",
+                    why=f"kept at first; {why}" if why else "no runs left",
                 )
-                judgement = replace(step.judgement, verdict="breaks a limit" if over else "cannot tell", why=why)
                 self.history.steps[place] = replace(step, judgement=judgement)
                 self._tell(lambda listener, new=self.history.steps[place]: listener.judged(new, self.history))  # type: ignore[misc]
+
+    def _why_not(self, knobs: Knobs) -> str | None:
+        """What its confirming runs said; None when there were none."""
+        runs = [run for run in self.confirmed if run.knobs == knobs]
+        over = [name for run in runs for name in self.goal.broken(run.figures)]
+        if over:
+            return f"measured again it broke the limit of {WORDS[over[0]][0]}"
+        return doubtful(self.history, self.goal, knobs) if runs else None
 
     def _tell(self, tell: Callable[[Listener], None]) -> None:
         if self.listener is not None:

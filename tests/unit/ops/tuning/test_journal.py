@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from tests.unit.ops.tuning.made_up import START, Listed, MadeUp
 from tsbatch.errors import UsageError
+from tsbatch.ops.simulation.service_time import parse
 from tsbatch.ops.tuning.journal import Journal, Log, Written, read_lines, step_text
 from tsbatch.ops.tuning.objective import Goal
 from tsbatch.ops.tuning.tuner import Tuning
 
 TWO, THREE = START.turned("workers", 2), START.turned("workers", 3)
+TEN = parse("10ms")
 ABOUT = {"model": "embed", "load": "8 clients"}
 
 
@@ -66,6 +69,24 @@ def test_a_setting_that_could_not_be_had_is_not_tried_again(tmp_path):
     again = system()
     run(tmp_path, again)
     assert again.log == []
+
+
+def test_a_run_is_the_same_whether_it_was_just_made_or_is_in_the_journal(tmp_path):
+    """Rounding on the way to the file must not make the search decide otherwise."""
+    service = replace(TEN, spread=[0.123456789, 1.876543211])
+
+    class Told(MadeUp):
+        def measure(self, knobs):
+            return replace(super().measure(knobs), service=service)
+
+    journal = Journal(tmp_path, ABOUT)
+    fresh = Written(Told(), journal).measure(START)
+    journal.close()
+    journal = Journal(tmp_path, ABOUT)
+    taken = Written(MadeUp(), journal).measure(START)
+    journal.close()
+    assert fresh == taken
+    assert taken.service.spread != service.spread
 
 
 def test_half_a_line_at_the_end_is_left_out(tmp_path):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,8 +20,8 @@ from tsbatch.ops.tuning.history import History
 from tsbatch.ops.tuning.knobs import Knobs
 from tsbatch.ops.tuning.objective import Goal
 from tsbatch.ops.tuning.ranking import Traffic
-from tsbatch.ops.tuning.runs import Script
-from tsbatch.ops.tuning.session import Order, Place, place_of, rank, search_of, tune, write_config
+from tsbatch.ops.tuning.runs import Bench, Script
+from tsbatch.ops.tuning.session import Order, Place, journal_of, place_of, rank, search_of, tune, write_config
 from tsbatch.ops.tuning.show import Screen, show, show_ranking
 
 CONFIG = {"batchSize": 8, "responseTimeout": 60, "tsbatch": {"schema": 1, "threads": "auto"}}
@@ -28,7 +30,7 @@ CONFIG = {"batchSize": 8, "responseTimeout": 60, "tsbatch": {"schema": 1, "threa
 def order(folder, **values):
     script = Script(traffic=Traffic(clients=8), bodies=[Body(b"1", JSON)])
     given = {
-        "model": "m.mar",
+        "model": "embed",
         "data": Path("d.jsonl"),
         "goal": Goal(),
         "script": script,
@@ -88,6 +90,46 @@ def test_it_is_not_measured_again(done):
     again = simulated(config=dict(CONFIG))
     assert tune(asked, again, screen()[0]).recommended == outcome.recommended
     assert again.system.runs == 0
+
+
+def test_other_data_or_another_archive_is_another_tuning(tmp_path):
+    archive = tmp_path / "m.mar"
+    archive.write_bytes(b"first")
+    asked = order(tmp_path / "out", model=str(archive))
+    tune(asked, Place(MadeUp(noise=0.01), START), screen()[0])
+    other = Script(traffic=Traffic(clients=8), bodies=[Body(b"2", JSON)])
+    with pytest.raises(UsageError, match=r"another tuning \(bodies differ\)"):
+        tune(replace(asked, script=other), Place(MadeUp(), START), screen()[0])
+    archive.write_bytes(b"second")
+    with pytest.raises(UsageError, match=r"another tuning \(files differ\)"):
+        tune(asked, Place(MadeUp(), START), screen()[0])
+
+
+def test_a_tuning_goes_on_with_more_runs(tmp_path):
+    asked, system = order(tmp_path, budget=8), MadeUp(rate=lambda knobs: 100.0 * knobs.workers, noise=0.01)
+    assert tune(asked, Place(system, START), screen()[0]).ended == "no runs left"
+    more = MadeUp(rate=lambda knobs: 100.0 * knobs.workers, noise=0.01)
+    outcome = tune(replace(asked, budget=20), Place(more, START), screen()[0])
+    assert len(more.log) < len(outcome.history.runs) <= 20
+    assert len(outcome.history.steps) > 1
+
+
+def test_random_arrivals_go_on_after_those_that_are_in_the_journal(tmp_path):
+    asked = order(tmp_path)
+    runs = len(tune(asked, Place(MadeUp(noise=0.01), START), screen()[0]).history.runs)
+    bench = Bench(asked.script)
+    with contextlib.closing(journal_of(asked, Place(MadeUp(), START, bench=bench))):
+        assert bench.runs == runs
+
+
+def test_a_folder_that_is_only_called_like_the_model_is_none(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("embed").mkdir()
+    assert order(tmp_path, model="embed").archive is None
+    Path("embed", "MAR-INF").mkdir()
+    Path("embed", "MAR-INF", "MANIFEST.json").write_text("{}")
+    assert order(tmp_path, model="embed").archive == Path("embed")
+    assert order(tmp_path, model="embed", live=True).archive is None
 
 
 def test_the_recommended_config_is_the_archives_own_with_what_changed(done, tmp_path):
@@ -156,7 +198,7 @@ def test_the_sampler_is_taken_when_asked_for(tmp_path):
 @pytest.mark.parametrize("live", [True, False])
 def test_an_archive_must_be_there_and_is_never_live(live, tmp_path):
     says = "--live is for a model on a running server" if live else "no such archive"
-    with pytest.raises(UsageError, match=says), place_of(order(tmp_path, live=live), screen()[0]):
+    with pytest.raises(UsageError, match=says), place_of(order(tmp_path, model="m.mar", live=live), screen()[0]):
         pass
 
 

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from tests.unit.ops.tuning.made_up import START, Listed, MadeUp
+from tsbatch.errors import UsageError
 from tsbatch.ops.failure import ServerError
 from tsbatch.ops.tuning.journal import Log
 from tsbatch.ops.tuning.knobs import Knobs
@@ -122,6 +124,44 @@ def test_the_search_goes_on_when_a_recommendation_was_not_confirmed():
     assert [step.judgement.verdict for step in outcome.history.steps] == ["breaks a limit", "kept"]
     assert outcome.history.steps[1].incumbent == START
     assert outcome.recommended == THREE
+
+
+class Both(Listed):
+    """Two and three workers, and three again where the search may."""
+
+    def propose(self, history):
+        open_ones = [knobs for knobs in self.candidates if knobs not in history.tried()]
+        return Listed(*[None] * len(history.steps), *open_ones).propose(history)
+
+
+def test_what_was_only_no_better_than_a_refuted_recommendation_is_tried_again():
+    system = Later(rate=by_workers(w1=100, w2=180, w3=150), noise=0.001)
+    outcome = Tuning(system=system, search=Both(TWO, THREE), goal=Goal(p99=80), start=START).run()
+    steps = [(step.incumbent, step.hypothesis.knobs, step.judgement.verdict) for step in outcome.history.steps]
+    assert steps == [(START, TWO, "breaks a limit"), (TWO, THREE, "no gain"), (START, THREE, "kept")]
+    assert outcome.recommended == THREE
+
+
+def test_what_comes_just_within_a_limit_that_was_broken_is_not_recommended():
+    system = MadeUp(rate=by_workers(w1=100, w2=100), p99=by_workers(w1=200, w2=78.5), noise=0.02, seed=1)
+    outcome = tuned(system, TWO, goal=Goal(p99=80))
+    [step] = outcome.history.steps
+    assert step.judgement.verdict == "breaks a limit"
+    assert step.judgement.why == "kept at first; P99 78.1 ms is too near to the limit of 80 ms to be sure of it"
+    assert outcome.recommended is None
+
+
+def test_a_run_has_requests_enough_for_a_p99():
+    class Short(MadeUp):
+        def measure(self, knobs):
+            found = super().measure(knobs)
+            return replace(found, figures=replace(found.figures, requests=40))
+
+    with pytest.raises(UsageError, match="a run has 40 requests, and a P99 needs 100: .* 3 times as long"):
+        tuned(Short(), TWO, goal=Goal(p99=80))
+    with pytest.raises(UsageError, match="a P99 needs 100"):
+        tuned(Short(), TWO, goal=Goal(objective="p99"))
+    assert tuned(Short(noise=0.01), TWO).recommended == START
 
 
 def test_what_there_was_is_left_when_no_run_is_left_to_confirm_anything_else():

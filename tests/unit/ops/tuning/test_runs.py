@@ -1,0 +1,66 @@
+"""What a load test says, as one observation."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tests.unit.ops.tuning.made_up import START
+from tsbatch.errors import UsageError
+from tsbatch.ops.diagnosis.known import Known
+from tsbatch.ops.measure.data import JSON, Body
+from tsbatch.ops.measure.result import Run
+from tsbatch.ops.measure.samples import Samples
+from tsbatch.ops.measure.summary import summarize
+from tsbatch.ops.measure.wire import Address
+from tsbatch.ops.tuning import runs
+from tsbatch.ops.tuning.observation import Observation
+from tsbatch.ops.tuning.ranking import Traffic
+from tsbatch.ops.tuning.runs import Bench, Script
+
+SCRIPT = Script(traffic=Traffic(rate=0.05), bodies=[Body(b"1", JSON)])
+
+
+def instance():
+    nobody = SimpleNamespace(wait_ready=lambda _: None)
+    return SimpleNamespace(name="x", running=lambda: True, management=lambda: contextlib.nullcontext(nobody))
+
+
+def measured(monkeypatch, samples, **generator):
+    """What the bench makes of a run with these requests."""
+    target = SimpleNamespace(pids={}, address=Address.parse("http://127.0.0.1:1/"), tokens=None, to_json=dict)
+    found = Run(
+        started="2026-01-01T00:00:00+00:00",
+        step=0.05,
+        seconds=10.0,
+        answered=len(samples),
+        answered_items=len(samples),
+        samples=samples,
+        generator=generator,
+    )
+    found = replace(found, summary=summarize(found, limit=None, timeout=30.0))
+    monkeypatch.setattr(runs, "find_target", lambda *_, **__: target)
+    monkeypatch.setattr(runs, "run_once", lambda *_: found)
+    monkeypatch.setattr(runs, "known_of", lambda *_: Known())
+    return Bench(SCRIPT).run(instance(), "embed", START)
+
+
+def requests(count):
+    return Samples(sent=np.arange(count) / 20, latency=np.full(count, 5.0), status=np.full(count, 200.0))
+
+
+def test_a_run_without_a_request_says_nothing(monkeypatch):
+    with pytest.raises(UsageError, match=r"in 10 s no request was sent .*: give a longer --duration"):
+        measured(monkeypatch, Samples([], [], []))
+
+
+def test_what_was_wrong_with_the_load_stays_with_the_observation(monkeypatch):
+    found = measured(monkeypatch, requests(200), cpu=0.99)
+    assert list(found.doubts) == ["busy"]
+    assert "the load generator was the bottleneck" in found.doubts["busy"]
+    assert Observation.from_json(found.to_json()).doubts == found.doubts
+    assert measured(monkeypatch, requests(200), cpu=0.2).doubts == {}
