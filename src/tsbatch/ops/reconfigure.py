@@ -4,7 +4,7 @@ TorchServe reads batch size, delay and time-outs once, when a version is registe
 again as a new version, with another manifest and model-config.yaml::
 
     new folder of links ─ register ─ READY ─ new default ─ old one drained ─ old one dropped ─ settings read back
-                          └──────── a failure puts everything back as it was ───────┘
+                          └── a failure puts everything back as it was ──┘
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tsbatch.errors import TsbatchError, UsageError
 from tsbatch.ops import model_folder, registration
 from tsbatch.ops.failure import ServerError
 from tsbatch.ops.in_flight import drain, pinned
-from tsbatch.ops.instance import Instance
-from tsbatch.ops.management import Management, ModelVersion
+from tsbatch.ops.instance import DEFAULT_NAME, Instance
+from tsbatch.ops.management import Management, ModelNotFound, ModelVersion
 from tsbatch.ops.manifest import MANIFEST_NAME
 from tsbatch.ops.mar_file import HASHES_NAME
 from tsbatch.ops.model_config import CONFIG_NAME, JAVA_INT_MAX, dump, read
@@ -88,7 +88,7 @@ def reconfigure(
 
     Raises:
         UsageError: nothing to change, a value out of range, no such model, not our server, or too little memory.
-        ServerError: something failed on the way; the model is as it was.
+        ServerError: something failed on the way; the model is as it was, or the message says what is not.
     """
     if instance is None:
         raise UsageError(
@@ -103,6 +103,34 @@ def reconfigure(
         raise UsageError(f"{name} has these settings already; nothing to change")
     if not force and (lack := lack_of_room(before)):
         raise UsageError(f"{lack}; scale {name} down or use another machine, or go on with --force")
+    return exchange(management, instance, name, before, wanted, tell=tell)
+
+
+def exchange(
+    management: Management,
+    instance: Instance,
+    name: str,
+    before: Mapping[str, Any],
+    settings: Mapping[str, int],
+    *,
+    tell: Tell = lambda _: None,
+) -> Reconfigured:
+    """The same without a question: whatever a server was found with can be put back, a delay of 0 or less too.
+
+    Only the call that registers a version can set such a delay (frontend/server/.../wlm/ModelManager.java).
+
+    Args:
+        management: the server.
+        instance: the server's instance.
+        name: the model.
+        before: its default version, as the server describes it.
+        settings: keys of model-config.yaml among the values of :data:`SETTINGS`; the others stay as they are.
+        tell: told what is being done.
+
+    Raises:
+        ServerError: something failed on the way; the model is as it was, or the message says what is not.
+    """
+    wanted = {key: settings.get(key, before[key]) for key in SETTINGS.values()}
     return _Change(management, instance, name, before, wanted, tell).run()
 
 
@@ -139,14 +167,15 @@ class _Change:
         with contextlib.ExitStack() as undo:
             undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
             self._make_folder()
+            # Each before its step: the server may have done what nobody heard the answer of.
+            undo.callback(self._drop_new)
             self._register()
-            undo.callback(self._drop, self.new)
-            self.management.set_default(self.new.name, self.new.version)
             undo.callback(self._back_to_old)
+            self.management.set_default(self.new.name, self.new.version)
             drain(self.management, self.old, self.instance.log_dir, self.tell)
-            self.tell(f"dropping {self.old}")
-            self.management.unregister(self.old.name, self.old.version)
+            # From here on the old version may be gone, and the new one is all there is.
             undo.pop_all()
+        self._drop_old()
         shutil.rmtree(self.folder.with_name(f"{self.old.name}-{self.old.version}"), ignore_errors=True)
         model = self.management.describe(self.new.name)
         if different := {key: model[key] for key, value in self.wanted.items() if model[key] != value}:
@@ -188,9 +217,22 @@ class _Change:
             self.management.set_default(self.old.name, self.old.version)
             drain(self.management, self.new, self.instance.log_dir, self.tell)
 
-    def _drop(self, who: ModelVersion) -> None:
+    def _drop_new(self) -> None:
         with contextlib.suppress(TsbatchError):
-            self.management.unregister(who.name, who.version)
+            self.management.unregister(self.new.name, self.new.version)
+
+    def _drop_old(self) -> None:
+        self.tell(f"dropping {self.old}")
+        try:
+            self.management.unregister(self.old.name, self.old.version)
+        except ModelNotFound:
+            pass  # somebody else did
+        except TsbatchError as error:
+            name = "" if self.instance.name == DEFAULT_NAME else f" --name {self.instance.name}"
+            raise ServerError(
+                f"{self.new} has the new settings and is in use, but {self.old} could not be dropped ({error}) and may"
+                f" still take memory: tsbatch unregister {self.old.name} --version {self.old.version}{name}"
+            ) from error
 
 
 def next_version(version: str, taken: set[str]) -> str:

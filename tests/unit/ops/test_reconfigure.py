@@ -18,7 +18,7 @@ from tsbatch.errors import UsageError
 from tsbatch.ops import reconfigure as module
 from tsbatch.ops.archive import plan, write
 from tsbatch.ops.failure import ServerError
-from tsbatch.ops.management import ModelVersion
+from tsbatch.ops.management import ModelNotFound, ModelVersion
 from tsbatch.ops.reconfigure import link_files, next_version, reconfigure
 
 OLD, NEW = ModelVersion("m", "1.0"), ModelVersion("m", "1.0-r1")
@@ -73,7 +73,10 @@ class Server:
 
     def unregister(self, name, version):
         self.step("unregister", version)
-        assert version != self.default
+        if version not in self.models:
+            raise ModelNotFound(f"Model version is not found: {version}")
+        if version == self.default:
+            raise UsageError("Cannot remove default version")
         del self.models[version]
 
     def register(self, management, archive, *, model_name, asked, on_progress):
@@ -89,7 +92,9 @@ class Server:
 @pytest.fixture
 def change(tmp_path, worker, monkeypatch):
     monkeypatch.setattr(module, "lack_of_room", lambda model: None)
-    instance = SimpleNamespace(work_dir=tmp_path / "work", log_dir=tmp_path / "logs", model_store=tmp_path / "store")
+    instance = SimpleNamespace(
+        name="mine", work_dir=tmp_path / "work", log_dir=tmp_path / "logs", model_store=tmp_path / "store"
+    )
     for folder in (instance.work_dir, instance.model_store):
         folder.mkdir()
 
@@ -100,6 +105,7 @@ def change(tmp_path, worker, monkeypatch):
         run.server, run.folder = server, instance.work_dir / "reconfigured" / "m-1.0-r1"
         return reconfigure(server, instance, "m", changes, **options)
 
+    run.instance = instance
     return run
 
 
@@ -136,7 +142,7 @@ def test_the_new_folder_has_the_old_files_and_what_the_server_had_effective(chan
     assert old["batchSize"] == 8, "the old one is as it was"
 
 
-@pytest.mark.parametrize("fail", ["register", "set_default", "drain", "unregister"])
+@pytest.mark.parametrize("fail", ["register", "set_default", "drain"])
 def test_a_failure_puts_everything_back(change, fail):
     with pytest.raises(ServerError, match=f"{fail} failed"):
         change({"batch_size": 16}, fail=fail)
@@ -144,9 +150,80 @@ def test_a_failure_puts_everything_back(change, fail):
     assert server.default == "1.0"
     assert list(server.models) == ["1.0"]
     assert not change.folder.exists()
-    if fail in ("drain", "unregister"):
+    if fail == "drain":
         back = server.done.index(("set_default", "1.0"))
         assert server.done[back:] == [("set_default", "1.0"), ("drain", "1.0-r1"), ("unregister", "1.0-r1")]
+
+
+class Interrupted(Server):
+    """Does what it is told, and its answer is lost."""
+
+    def __init__(self, pid, at, error):
+        super().__init__(pid)
+        self.at, self.error = at, error
+
+    def answer(self, what):
+        if self.at == what:
+            self.at = None
+            raise self.error
+
+    def register(self, *words, **options):
+        super().register(*words, **options)
+        self.answer("register")
+
+    def set_default(self, *words):
+        super().set_default(*words)
+        self.answer("set_default")
+
+    def unregister(self, *words):
+        super().unregister(*words)
+        self.answer("unregister")
+
+
+@pytest.mark.parametrize("at", ["register", "set_default"])
+def test_ctrl_c_while_the_server_does_a_step_puts_everything_back(change, worker, at):
+    with pytest.raises(KeyboardInterrupt):
+        change({"batch_size": 16}, server=Interrupted(worker.pid, at, KeyboardInterrupt()))
+    assert change.server.default == "1.0"
+    assert list(change.server.models) == ["1.0"]
+    assert not change.folder.exists()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ServerError("did not answer in 300 s")])
+def test_once_the_old_version_is_being_dropped_the_new_one_stays(change, worker, error):
+    with pytest.raises(type(error)):
+        change({"batch_size": 16}, server=Interrupted(worker.pid, "unregister", error))
+    assert change.server.default == "1.0-r1"
+    assert list(change.server.models) == ["1.0-r1"], "it would have none at all"
+    assert change.folder.is_dir(), "its workers are started from there"
+
+
+def test_an_old_version_that_cannot_be_dropped_is_told_with_the_remedy(change):
+    with pytest.raises(ServerError) as caught:
+        change({"batch_size": 16}, fail="unregister")
+    assert list(change.server.models) == ["1.0", "1.0-r1"]
+    assert str(caught.value) == (
+        "m 1.0-r1 has the new settings and is in use, but m 1.0 could not be dropped (unregister failed) and may still"
+        " take memory: tsbatch unregister m --version 1.0 --name mine"
+    )
+
+
+def test_an_old_version_that_is_gone_already_is_fine(change, worker):
+    server = Server(worker.pid)
+    server.unregister = lambda name, version: (_ for _ in ()).throw(ModelNotFound("not found"))
+    assert change({"batch_size": 16}, server=server).model["modelVersion"] == "1.0-r1"
+
+
+@pytest.mark.parametrize("delay", [0, -10000])
+def test_settings_that_were_found_come_back_as_they_were(change, worker, delay):
+    server = Server(worker.pid)
+    server.models["1.0"]["maxBatchDelay"] = 5
+    change({"batch_size": 16}, server=server)
+    server.models["1.0-r1"]["workers"] = [{"pid": worker.pid, "gpu": False}]
+    before = server.describe("m")
+    back = module.exchange(server, change.instance, "m", before, {"batchSize": 8, "maxBatchDelay": delay}).model
+    assert (back["modelVersion"], back["batchSize"], back["maxBatchDelay"]) == ("1.0-r2", 8, delay)
+    assert yaml.safe_load(Path(server.folder, "model-config.yaml").read_text())["maxBatchDelay"] == 1
 
 
 def test_settings_that_did_not_come_through_are_an_error(change, worker):
