@@ -57,6 +57,9 @@ def deploy(
         bool,
         typer.Option("--local", help="On a Ray of its own on this machine, which is started where it does not run."),
     ] = False,
+    haproxy: Annotated[
+        bool, typer.Option("--haproxy", help="With --local: HAProxy takes the requests, not Ray's own proxies; faster.")
+    ] = False,
     host: Annotated[str, typer.Option(help="Where Serve listens, when this starts it.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Its port, likewise.", min=1, max=65535)] = 8000,
     json: Json = False,
@@ -87,7 +90,7 @@ def deploy(
             surge=100 if surge is None else surge,
         )
         tell("connecting to Ray")
-        with connected(address, start_here=here) as cluster:
+        with connected(address, start_here=here, haproxy=haproxy) as cluster:
             found = deploy_on(source, settings, route=route, http=Http(host, port), tell=tell, surge=surge)
     _show(found, cluster, json=json)
 

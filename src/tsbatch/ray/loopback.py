@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from tsbatch.ray import haproxy
+
 
 def listen_here_only() -> None:
-    """Have a replica's own gRPC server listen on 127.0.0.1, where Ray would take every address.
+    """Have a replica's own gRPC server, and HAProxy, listen on 127.0.0.1, where Ray would take every address.
 
     Called in each process of the cluster's (``worker_process_setup_hook``). Ray 2.60 has no setting for it.
     """
+    if folder := haproxy.our_folder():
+        haproxy.keep_here(folder)
     from ray.serve._private import replica
 
     listen = replica.add_port_to_grpc_server

@@ -19,6 +19,14 @@ CALLBACK: Final = "tsbatch.ray.proxy:middlewares"
 _OURS: Final = re.compile(r"/(?:predictions|explanations|v1/models|v2/models|models)/")
 """Other applications behind the same proxy keep their own answers."""
 
+LOST: Final = json.dumps(
+    {
+        "code": 503,
+        "type": "ServiceUnavailableException",
+        "message": "the replica that worked on this request has ended; nothing is known of its answer",
+    }
+).encode()
+"""The body of the answer, as TorchServe words a failure that is no handler's."""
 Message = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]
 Receive = Callable[[], Awaitable[Message]]
@@ -55,9 +63,7 @@ class AnswersForTheLost:
 
 
 async def _answer(scope: Message, send: Send) -> None:
-    what = "the replica that worked on this request has ended; nothing is known of its answer"
-    body = {"code": 503, "type": "ServiceUnavailableException", "message": what}
     headers = [(b"content-type", b"application/json"), (b"retry-after", str(RETRY_AFTER).encode())]
     headers += [(name, value) for name, value in scope["headers"] if name == b"x-request-id"]
     await send({"type": "http.response.start", "status": 503, "headers": headers})
-    await send({"type": "http.response.body", "body": json.dumps(body).encode()})
+    await send({"type": "http.response.body", "body": LOST})

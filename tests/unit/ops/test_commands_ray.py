@@ -137,7 +137,7 @@ def test_what_is_deployed_is_told(tmp_path, capsys, connected, monkeypatch):
     assert said.out == "d 1.5: http://x/predictions/d\n"
     assert "started a Ray on this machine" in said.err
     assert "replicas: 3 (2 cores each), batches of up to 4 within 7 ms, up to 9 waiting" in said.err
-    assert connected.asked == [("auto", {"start_here": True})]
+    assert connected.asked == [("auto", {"start_here": True, "haproxy": False})]
     assert (asked["route"], asked["http"], asked["surge"]) == (None, Http("127.0.0.1", 8001), None)
     assert main(["ray", "deploy", archive, "--autoscale", "1:4", "--gpus", "0.5", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -234,7 +234,7 @@ def fresh(monkeypatch):
     ended = []
     monkeypatch.delenv(cluster.VARIABLE, raising=False)
     monkeypatch.setattr(local, "running", lambda: None)
-    monkeypatch.setattr(local, "start", lambda: one)
+    monkeypatch.setattr(local, "start", lambda **_: one)
     monkeypatch.setattr(local, "end", ended.append)
     return one, ended
 
@@ -244,6 +244,37 @@ def test_who_connects_to_the_local_ray_asks_for_the_one_address_it_has():
     own = local.LocalRay("127.0.0.1:6379", "/nowhere", local.ProcessRef(1, 0)).environment
     assert own.items() >= local.ENVIRONMENT.items()
     assert own["RAY_AUTH_TOKEN_PATH"] == "/nowhere/token"
+
+
+def test_haproxy_is_for_a_ray_that_local_starts(monkeypatch):
+    started = []
+    monkeypatch.delenv(cluster.VARIABLE, raising=False)
+    monkeypatch.setattr(local, "running", lambda: None)
+    monkeypatch.setattr(local, "start", lambda **options: started.append(options))
+    for address, here in (("auto", False), ("10.0.0.1:6379", True)):
+        with (
+            pytest.raises(UsageError, match="--haproxy is for a Ray that --local starts"),
+            cluster.connected(address, start_here=here, haproxy=True),
+        ):
+            pass
+    assert started == []
+
+
+def test_a_ray_that_runs_without_haproxy_is_not_changed(fresh, monkeypatch):
+    one, ended = fresh
+    monkeypatch.setattr(local, "running", lambda: one)
+    with (
+        pytest.raises(UsageError, match="runs without it, and cannot change while it runs"),
+        cluster.connected("auto", start_here=True, haproxy=True),
+    ):
+        pass
+    assert ended == []
+
+
+def test_with_haproxy_who_deploys_knows_it_too():
+    own = local.LocalRay("127.0.0.1:6379", "/nowhere", local.ProcessRef(1, 0), haproxy=True).environment
+    assert own["RAY_SERVE_ENABLE_HA_PROXY"] == "1"
+    assert own["RAY_SERVE_HAPROXY_SOCKET_PATH"].startswith("/nowhere/")
 
 
 def test_what_was_started_here_ends_where_nothing_comes_of_it(fresh, monkeypatch):

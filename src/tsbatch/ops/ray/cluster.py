@@ -23,6 +23,7 @@ TRIES_VARIABLE: Final = "RAY_gcs_server_port_wait_time_s"
 """Despite its name, how often Ray tries to connect (ray/_private/node.py): else twenty times, each up to 40 s."""
 TRIES: Final = "1"
 LET_IN: Final = "one that wants a token needs RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or ~/.ray/auth_token"
+ELSEWHERE: Final = "other clusters have it where RAY_SERVE_ENABLE_HA_PROXY=1 is set on every node (docs/ray.md)"
 HERE: Final = "127.0.0.1"
 SECONDS_TO_CONNECT: Final = 10.0
 QUIET: Final = ("ray", "ray.serve", "ray._private.worker")
@@ -48,23 +49,32 @@ class Cluster:
 
 
 @contextmanager
-def connected(address: str, *, start_here: bool = False) -> Iterator[Cluster]:
+def connected(address: str, *, start_here: bool = False, haproxy: bool = False) -> Iterator[Cluster]:
     """Connect to a cluster, for as long as the block lasts.
 
     Args:
         address: of the cluster; ``auto`` for ``RAY_ADDRESS``, what ``--local`` has started, or one that runs here.
         start_here: start one of its own on this machine, where no address is named and none of its own runs; it ends
             with a block that fails.
+        haproxy: the one of its own has HAProxy in front of its replicas.
 
     Raises:
-        UsageError: there is none, or it lets nobody in, and nobody asked to start one.
+        UsageError: there is none, or it lets nobody in, and nobody asked to start one; or it has no HAProxy, though
+            that is wanted.
         ServerError: the one on this machine cannot be started, or does not answer.
     """
     wanted = (os.environ.get(VARIABLE) or AUTO) if address == AUTO else address
     mine = local.running()
     started = False
     with ExitStack() as ending:
+        if haproxy and not (start_here and wanted == AUTO):
+            raise UsageError(f"--haproxy is for a Ray that --local starts; {ELSEWHERE}")
         if mine is not None and wanted in (AUTO, mine.address):
+            if haproxy and not mine.haproxy:
+                raise UsageError(
+                    f"--haproxy: the Ray that --local started at {mine.address} runs without it, and cannot change"
+                    " while it runs; undeploy what is on it first"
+                )
             if why := _join(mine):
                 raise ServerError(
                     f"the Ray that --local started at {mine.address} does not answer: {why}; its logs: {mine.logs}; end"
@@ -72,7 +82,7 @@ def connected(address: str, *, start_here: bool = False) -> Iterator[Cluster]:
                 )
         elif wanted == AUTO and start_here:
             started = True
-            if why := _join(ending.enter_context(_started_here())):
+            if why := _join(ending.enter_context(_started_here(haproxy))):
                 raise ServerError(f"the Ray that was started here does not answer: {why}")
         elif why := _reach(wanted):
             raise UsageError(_told(wanted, why, f"--address {address}" if address != AUTO else VARIABLE))
@@ -95,9 +105,9 @@ def _told(wanted: str, why: str, named_by: str) -> str:
 
 
 @contextmanager
-def _started_here() -> Iterator[local.LocalRay]:
+def _started_here(haproxy: bool) -> Iterator[local.LocalRay]:
     """A new one; where the block fails it ends, since nobody would know of it."""
-    started = local.start()
+    started = local.start(with_haproxy=haproxy)
     try:
         yield started
     except BaseException:

@@ -26,6 +26,7 @@ from tsbatch.ops.instance import state_folder
 from tsbatch.ops.ports import free_ports
 from tsbatch.ops.processes import MARK, ProcessRef, apart, end_marked
 from tsbatch.ops.tokens import write_private
+from tsbatch.ray import haproxy
 
 SECONDS_TO_START: Final = 60
 OBJECT_STORE: Final = 100_000_000
@@ -46,17 +47,19 @@ class LocalRay:
         address: as ``127.0.0.1:6379``.
         work_dir: its private folder.
         process: ``ray start --block``, the parent of the rest.
+        haproxy: whether HAProxy takes the requests, in place of Ray's proxies.
     """
 
     address: str
     work_dir: str
     process: ProcessRef
+    haproxy: bool = False
 
     @property
     def environment(self) -> dict[str, str]:
         """What a process needs in its environment, before it imports Ray, to be let in."""
         token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(Path(self.work_dir, "token"))}
-        return {**ENVIRONMENT, **token}
+        return {**ENVIRONMENT, **token, **(haproxy.environment(Path(self.work_dir)) if self.haproxy else {})}
 
     @property
     def logs(self) -> str:
@@ -64,21 +67,28 @@ class LocalRay:
         return str(Path(self.work_dir, "session_latest", "logs"))
 
 
-def start(cores: int | None = None) -> LocalRay:
+def start(cores: int | None = None, *, with_haproxy: bool = False) -> LocalRay:
     """Start it, and wait until it takes connections.
 
     Args:
         cores: what its replicas can reserve; the machine's when left out.
+        with_haproxy: HAProxy takes the requests, in place of Ray's proxies.
 
     Raises:
         ServerError: it ended, or did not come up.
+        UsageError: HAProxy cannot be had here.
     """
+    if with_haproxy:
+        haproxy.check()
     _state_file().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="tsb-ray-"))  # short: Ray's sockets lie in it, and their paths have 107 bytes
     write_private(folder / "token", secrets.token_hex(32))
-    port, metrics, agent, client = free_ports(4)
+    port, metrics, agent, client, *of_haproxy = free_ports(6)
     address = f"127.0.0.1:{port}"
-    own = LocalRay(address, str(folder), ProcessRef(0, 0)).environment
+    own = LocalRay(address, str(folder), ProcessRef(0, 0), with_haproxy).environment
+    if with_haproxy:
+        own |= haproxy.ports(*of_haproxy)
+        haproxy.write_answer(folder)
     command = [
         *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"),
         *("--node-ip-address=127.0.0.1", f"--port={port}", f"--temp-dir={folder}", "--include-dashboard=false"),
@@ -95,7 +105,7 @@ def start(cores: int | None = None) -> LocalRay:
             env={**os.environ, **own, MARK: str(folder)},
             **apart(),
         )
-    found = LocalRay(address, str(folder), ProcessRef.of(process.pid))
+    found = LocalRay(address, str(folder), ProcessRef.of(process.pid), with_haproxy)
     try:
         write_private(_state_file(), json.dumps(asdict(found)))
         _wait(process, folder / "start.log")
@@ -120,7 +130,9 @@ def running() -> LocalRay | None:
     """The one that runs; None when there is none, or it has ended."""
     try:
         state = json.loads(_state_file().read_text(encoding="utf-8"))
-        found = LocalRay(state["address"], state["work_dir"], ProcessRef(**state["process"]))
+        found = LocalRay(
+            state["address"], state["work_dir"], ProcessRef(**state["process"]), state.get("haproxy", False)
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if found.process.running():

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
+
+import httpx
 
 from tsbatch.errors import UsageError
 from tsbatch.ops.failure import LoadFailed, ServerError
 from tsbatch.ops.ports import is_free
 from tsbatch.ray.archives import Source
+from tsbatch.ray.haproxy import SWITCH
 from tsbatch.ray.proxy import CALLBACK, VARIABLE
 from tsbatch.ray.settings import RaySettings
 
@@ -23,6 +28,7 @@ SECONDS_TO_SCHEDULE: Final = 120.0
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 SECONDS_TO_REMOVE: Final = 60.0
 """What Ray may take to remove an application, beside what its replicas may take to end."""
+SECONDS_TO_BE_TOLD: Final = 30.0
 _REASON = re.compile(r"\b(?:LoadError|SettingsError): (.+)")
 _ROUTE = re.compile(r"/|(/[\w.~-]+)+")
 
@@ -86,10 +92,13 @@ def deploy(
     serve.run_many([target], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
     _wait(settings, tell)
     after = _details()
+    root = f"{_address(after)}{route.rstrip('/')}"
+    if os.environ.get(SWITCH) == "1":
+        _wait_for_haproxy(root)
     return Deployed(
         name=settings.name,
         version=source.version,
-        url=f"{_address(after)}{route.rstrip('/')}/predictions/{settings.name}",
+        url=f"{root}/predictions/{settings.name}",
         settings=settings,
         remarks=tuple(_remarks(after, one_by_one=there and settings.surge == 0)),
     )
@@ -199,6 +208,22 @@ def _wait(settings: RaySettings, tell: Callable[[str], None]) -> None:
         states = [replica["state"] for one in deployments.values() for replica in one["replicas"]]
         tell(f"{settings.name}: {states.count(READY)} of {len(states)} replicas answer")
         time.sleep(0.3)
+
+
+def _wait_for_haproxy(root: str) -> None:
+    """It is told of new replicas a moment after they are ready, and does not know the route until then."""
+    deadline = time.monotonic() + SECONDS_TO_BE_TOLD
+    said = ""
+    while time.monotonic() < deadline:
+        with suppress(httpx.TransportError):
+            answer = httpx.get(f"{root}/ping", trust_env=False, timeout=5)
+            if answer.status_code == httpx.codes.OK:
+                return
+            said = f"; it says {answer.status_code}"
+        time.sleep(0.1)
+    raise ServerError(
+        f"{root}: all replicas are ready, and HAProxy does not find them{said}; its files lie beside Ray's logs"
+    )
 
 
 def reason_in(message: str) -> str:

@@ -157,7 +157,7 @@ def test_a_run_has_requests_enough_for_a_p99():
             found = super().measure(knobs)
             return replace(found, figures=replace(found.figures, requests=40))
 
-    with pytest.raises(UsageError, match="a run has 40 requests, and a P99 needs 100: .* 3 times as long"):
+    with pytest.raises(UsageError, match=r"a run has 40 requests, and a P99 needs 100: .* 3 times as long"):
         tuned(Short(), TWO, goal=Goal(p99=80))
     with pytest.raises(UsageError, match="a P99 needs 100"):
         tuned(Short(), TWO, goal=Goal(objective="p99"))
