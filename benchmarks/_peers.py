@@ -174,8 +174,19 @@ class PeerServer:
 
 
 @contextmanager
-def serving(system: PeerSystem, programs: Path, expected: Sequence[float]) -> Iterator[PeerServer]:
+def serving(
+    system: PeerSystem,
+    programs: Path,
+    expected: Sequence[float],
+    more: Callable[[Path], Mapping[str, str]] = lambda _: {},
+) -> Iterator[PeerServer]:
     """The server, once it gives the expected answer to :data:`EXAMPLE`; it ends with all that it started.
+
+    Args:
+        system: which, in which settings.
+        programs: the folder of its programs.
+        expected: the right vector.
+        more: what else is in its environment, told its folder.
 
     Raises:
         PeerError: it ended, took too long, or answers something else.
@@ -187,7 +198,12 @@ def serving(system: PeerSystem, programs: Path, expected: Sequence[float]) -> It
         log = Path(folder) / "log.txt"
         with log.open("wb") as out:
             process = subprocess.Popen(
-                command, stdout=out, stderr=out, cwd=folder, env=_environment(system, port, folder), **apart()
+                command,
+                stdout=out,
+                stderr=out,
+                cwd=folder,
+                env={**_environment(system, port, folder), **more(Path(folder))},
+                **apart(),
             )
         try:
             server = PeerServer(system, f"127.0.0.1:{port}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,8 +31,13 @@ class Encoder:
 
 
 def stay_on_this_machine() -> None:
-    """Have a replica's own gRPC server listen on 127.0.0.1, where Ray would take every address."""
+    """Have a replica's own gRPC server, and HAProxy, listen on 127.0.0.1, where Ray would take every address."""
     from ray.serve._private import replica
+
+    if os.environ.get("RAY_SERVE_ENABLE_HA_PROXY") == "1":
+        from tsbatch.ray import haproxy
+
+        haproxy.keep_here(Path(os.environ[haproxy.CONFIG]).parent)
 
     listen = replica.add_port_to_grpc_server
     replica.add_port_to_grpc_server = lambda server, _: listen(server, "127.0.0.1:0")
