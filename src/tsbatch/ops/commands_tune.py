@@ -123,6 +123,7 @@ def goal_of(objective: Objective | None, p99: str | None, max_memory: str | None
         objective=objective or ("p99" if open_loop else "throughput"),
         p99=None if p99 is None else read_time(p99),
         memory=None if max_memory is None else read_size(max_memory),
+        open_loop=open_loop,
     )
 
 
@@ -164,7 +165,7 @@ def _rank(order: Order, *, as_json: bool) -> bool:
         ]
         console.emit_json({"schema": 1, "kind": "ranking", "settings": rows})
     else:
-        show_ranking(ranked[:SHOWN])
+        show_ranking(ranked[:SHOWN], order.goal)
         console.say("note: these are the simulator's expectations; nothing but the present setting was measured")
     return ranked[0].keeps
 

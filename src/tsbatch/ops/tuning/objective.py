@@ -65,14 +65,16 @@ class Goal:
     Attributes:
         objective: what to make better.
         p99: ms that it may be at most; None for no limit.
-        memory: bytes that all workers together may take.
+        memory: bytes that all workers together may hold for themselves.
         failed: share of requests that may fail.
+        open_loop: whether the load has a rate of its own, so that requests/s are no merit of a setting.
     """
 
     objective: Objective = "throughput"
     p99: float | None = None
     memory: float | None = None
     failed: float = MOST_FAILED
+    open_loop: bool = False
 
     def limits(self) -> dict[Limit, float]:
         """The limits that there are."""
@@ -128,6 +130,17 @@ def mean(figures: Sequence[Figures]) -> Figures:
         memory=sum(memory) / len(memory) if memory else None,
         requests=sum(one.requests for one in figures),
     )
+
+
+def label(name: str) -> str:
+    """A figure's name and unit, as the heading of a column."""
+    return "".join(WORDS[name])
+
+
+def cell(figures: Figures, name: str, digits: int = 1) -> float | None:
+    """A figure in that unit, rounded, as a table has it; None when it is unknown."""
+    value = figures.of(name)
+    return None if math.isnan(value) else round(value * SCALES.get(name, 1.0), digits)
 
 
 def shown(name: str, value: float) -> str:

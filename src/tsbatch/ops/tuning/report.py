@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from tsbatch.ops.measure.show import number
 from tsbatch.ops.measure.statistics import Estimate
 from tsbatch.ops.report.charts import points
 from tsbatch.ops.report.document import Figure, Part, Report, Section, Table, Words
 from tsbatch.ops.report.tables import pairs
+from tsbatch.ops.tuning.conclusion import (
+    conclusion,
+    figures_of_front,
+    figures_of_headline,
+    figures_of_tables,
+    gain,
+    hidden,
+)
 from tsbatch.ops.tuning.history import Step
-from tsbatch.ops.tuning.journal import change_text
-from tsbatch.ops.tuning.objective import WORDS, Figures, Goal, mean, shown
-from tsbatch.ops.tuning.result import Seen, advice, expected, seen
+from tsbatch.ops.tuning.journal import change_text, figures_line
+from tsbatch.ops.tuning.objective import SCALES, WORDS, Aim, Goal, cell, label, mean, shown
+from tsbatch.ops.tuning.result import Seen, advice, confirming, expected, seen
 from tsbatch.ops.tuning.tuner import Outcome
 
-STEP_COLUMNS = ("step", "change", "requests/s", "P50 ms", "P99 ms", "verdict")
+ANY: Final = Goal()
 
 
 def report_of_tuning(outcome: Outcome, goal: Goal, about: Mapping[str, Any], seconds: float) -> Report:
@@ -28,17 +37,21 @@ def report_of_tuning(outcome: Outcome, goal: Goal, about: Mapping[str, Any], sec
         about: what was tuned and how, by name.
         seconds: how long each run was.
     """
-    found, told = seen(outcome.history, goal), expected(outcome)
+    found, told, confirmed = seen(outcome.history, goal), expected(outcome), confirming(outcome)
     return Report(
         title=f"tsbatch tune: {about.get('model', '')}",
-        headline=headline(outcome),
-        lead=[f"Wanted: {goal.said()}.", *(f"Note: {note}." for note in advice(outcome, goal, seconds))],
+        headline=headline(outcome, goal),
+        lead=[
+            f"Wanted: {goal.said()}.",
+            *([f"The confirming runs alone: {figures_line(confirmed)}."] if confirmed else []),
+            *(f"Note: {note}." for note in advice(outcome, goal, seconds)),
+        ],
         facts=[(WORDS[name][0], _with_interval(name, estimate)) for name, estimate in told.items()],
         sections=[
             Section("What to set", _settings(outcome)),
             Section(
                 "Step by step",
-                [Table(title="Steps", columns=STEP_COLUMNS, rows=step_rows(outcome)), *_reasons(outcome)],
+                [Table(title="Steps", columns=step_columns(goal), rows=step_rows(outcome, goal)), *_reasons(outcome)],
             ),
             Section("Everything that was seen", [_front(found, goal)]),
             Section("How it was measured", [pairs("Tuning", about)]),
@@ -46,36 +59,56 @@ def report_of_tuning(outcome: Outcome, goal: Goal, about: Mapping[str, Any], sec
     )
 
 
-def headline(outcome: Outcome) -> str:
-    """The result in a sentence."""
-    before = mean([run.figures for run in outcome.history.start])
-    if outcome.recommended is None:
+def headline(outcome: Outcome, goal: Goal = ANY) -> str:
+    """The result in a sentence, with the figures that the goal is about."""
+    found = conclusion(outcome)
+    if found == "nothing to recommend":
         return "No setting was found that keeps the limits; nothing is recommended"
-    if not outcome.changed:
+    if found == "nothing to gain":
         return f"Nothing to gain: {outcome.recommended} stays as it is"
-    after = mean(outcome.expected())
-    told = [
-        f"{WORDS[name][0]} {shown(name, before.of(name))} → {shown(name, after.of(name))}"
-        for name in ("throughput", "p99")
-    ]
-    return f"{outcome.recommended}: {', '.join(told)}"
+    if found != "changed":
+        return f"{_why_unfinished(outcome)}; {outcome.recommended} stays as it is"
+    told = [text for name in figures_of_headline(goal) if (text := _change(outcome, name))]
+    turns = "; factors are of pairs measured in turns" if "×" in "".join(told) else ""
+    return f"{outcome.recommended}: {', '.join(told)}{turns}"
 
 
-def step_rows(outcome: Outcome) -> list[list[Any]]:
+def _why_unfinished(outcome: Outcome) -> str:
+    steps = outcome.history.steps
+    if conclusion(outcome) == "no runs left":
+        return "Not finished: no runs are left"
+    if untold := len(hidden(steps)):
+        return f"Could not tell: noise hides {untold} of {len(steps)} steps"
+    return "Could not tell: no setting that was tried can be had"
+
+
+def _change(outcome: Outcome, name: Aim) -> str:
+    """A figure before and after, and the factor of the pairs; empty when it is unknown."""
+    before = mean([run.figures for run in outcome.history.start]).of(name)
+    after = mean(outcome.expected()).of(name)
+    if math.isnan(before) or math.isnan(after):
+        return ""
+    factor = gain(outcome, name)
+    text = f"{WORDS[name][0]} {shown(name, before)} → {shown(name, after)}"
+    return text if factor is None else f"{text} (×{factor:.3g})"
+
+
+def step_columns(goal: Goal) -> list[str]:
+    """The headings of :func:`step_rows`."""
+    return ["step", "change", *map(label, figures_of_tables(goal)), "verdict"]
+
+
+def step_rows(outcome: Outcome, goal: Goal) -> list[list[Any]]:
     """What there was, then one row for each step with the candidate's figures."""
-    start = [run.figures for run in outcome.history.start]
-    rows: list[list[Any]] = [[0, str(outcome.history.start[0].knobs), *_cells(start), "what there is"]]
-    return rows + [_row(number, step) for number, step in enumerate(outcome.history.steps, 1)]
+    start, names = outcome.history.start, figures_of_tables(goal)
+    first = mean([run.figures for run in start])
+    rows: list[list[Any]] = [[0, str(start[0].knobs), *(cell(first, name) for name in names), "what there is"]]
+    return rows + [_row(number, step, names) for number, step in enumerate(outcome.history.steps, 1)]
 
 
-def _row(number: int, step: Step) -> list[Any]:
-    cells: list[float | None] = _cells(step.after()) if step.pairs else [None, None, None]
+def _row(number: int, step: Step, names: Sequence[Aim]) -> list[Any]:
+    cells = [cell(mean(step.after()), name) if step.pairs else None for name in names]
     return [number, change_text(step), *cells, step.judgement.verdict]
-
-
-def _cells(runs: Sequence[Figures]) -> list[float | None]:
-    typical = mean(runs)
-    return [round(typical.throughput, 1), round(typical.p50, 1), round(typical.p99, 1)]
 
 
 def _reasons(outcome: Outcome) -> list[Part]:
@@ -96,28 +129,32 @@ def _settings(outcome: Outcome) -> list[Part]:
 
 def _front(found: Sequence[Seen], goal: Goal) -> Figure:
     groups = {"on the front": [one for one in found if one.best], "others": [one for one in found if not one.best]}
-    note = "No setting on the front is beaten in both requests/s and P99 by another one that was measured."
+    up, across = figures_of_front(goal, [one.figures for one in found])
+    words, names = WORDS[up][0], figures_of_tables(goal)
+    if up not in names:
+        names = [*names, up]
+    note = f"No setting on the front is beaten in both {words} and P99 by another one that was measured."
     return Figure(
-        title="Requests/s and P99 of each setting",
+        title=f"{words[0].upper()}{words[1:]} and P99 of each setting",
         note=note,
         chart=points(
-            f"Requests/s by P99. {note}",
+            f"{words} by P99. {note}",
             {
-                name: [(one.figures.p99, one.figures.throughput, str(one.knobs)) for one in group]
+                name: [(one.figures.of(across), cell(one.figures, up, 3) or 0.0, str(one.knobs)) for one in group]
                 for name, group in groups.items()
             },
             across="P99, ms",
-            up="requests/s",
+            up=label(up),
             joined="on the front",
             mark=goal.p99,
         ),
         legend=[(f"c{place}", name) for place, name in enumerate(groups)],
-        columns=["setting", "runs", "requests/s", "P50 ms", "P99 ms", "failed", "front", "keeps the limits"],
+        columns=["setting", "runs", *map(label, names), "failed", "front", "keeps the limits"],
         rows=[
             [
                 str(one.knobs),
                 one.runs,
-                *_cells([one.figures]),
+                *(cell(one.figures, name) for name in names),
                 round(one.figures.failed, 4),
                 _yes(one.best),
                 _yes(one.keeps),
@@ -135,5 +172,5 @@ def _with_interval(name: str, estimate: Estimate) -> str:
     text = shown(name, estimate.value)
     if estimate.low is None or estimate.high is None or estimate.low == estimate.high:
         return text
-    scaled = [number(bound * (100 if name == "failed" else 1)) for bound in (max(0.0, estimate.low), estimate.high)]
+    scaled = [number(bound * SCALES.get(name, 1.0)) for bound in (max(0.0, estimate.low), estimate.high)]
     return f"{text} ({scaled[0]} to {scaled[1]})"

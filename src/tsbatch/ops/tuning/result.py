@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from tsbatch.ops.diagnosis.advice import Setting
 from tsbatch.ops.measure.statistics import Estimate, mean_of_runs
-from tsbatch.ops.tuning.history import History, plain
+from tsbatch.ops.tuning.conclusion import conclusion, figures_of_front, hidden
+from tsbatch.ops.tuning.history import History, Step, plain
 from tsbatch.ops.tuning.journal import change_text
 from tsbatch.ops.tuning.knobs import Knobs
 from tsbatch.ops.tuning.noise import seconds_needed
-from tsbatch.ops.tuning.objective import Figures, Goal, mean
+from tsbatch.ops.tuning.objective import Aim, Figures, Goal, mean, merit
 from tsbatch.ops.tuning.tuner import Outcome
 
 SCHEMA: Final = 1
-NAMES: Final = ("throughput", "p50", "p99", "failed")
+NAMES: Final = ("throughput", "p50", "p99", "failed", "memory")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,8 @@ class Seen:
         knobs: the setting.
         runs: how often.
         figures: the typical run.
-        best: whether no other setting has both more requests/s and a lower P99: it is on the Pareto front.
+        best: whether it is on the Pareto front: no other setting is better in one of the front's two figures, and as
+            good in the other (:func:`tsbatch.ops.tuning.conclusion.figures_of_front`).
         keeps: whether it keeps every limit.
     """
 
@@ -44,18 +46,30 @@ def seen(history: History, goal: Goal) -> list[Seen]:
     for knobs in dict.fromkeys(run.knobs for run in history.runs):
         figures = [run.figures for run in history.of(knobs)]
         found.append(Seen(knobs, len(figures), mean(figures), keeps=not goal.broken(mean(figures))))
-    return [replace(one, best=not any(_dominates(other.figures, one.figures) for other in found)) for one in found]
+    names = figures_of_front(goal, [one.figures for one in found])
+    return [
+        replace(one, best=not any(_dominates(other.figures, one.figures, names) for other in found)) for one in found
+    ]
 
 
-def _dominates(one: Figures, other: Figures) -> bool:
-    as_good = one.throughput >= other.throughput and one.p99 <= other.p99
-    return as_good and (one.throughput > other.throughput or one.p99 < other.p99)
+def _dominates(one: Figures, other: Figures, names: tuple[Aim, ...]) -> bool:
+    better = [merit(one, name) - merit(other, name) for name in names]
+    return min(better) >= 0 and max(better) > 0
 
 
 def expected(outcome: Outcome) -> dict[str, Estimate]:
-    """What to expect of the recommendation, with the interval in which the mean of many runs would lie."""
+    """What to expect of the recommendation, with the interval in which the mean of many runs would lie.
+
+    From all of its runs, also those that made it win; :func:`confirming` has those that did not.
+    """
     runs = outcome.expected()
-    return {name: mean_of_runs([figures.of(name) for figures in runs]) for name in NAMES} if runs else {}
+    known = {name: [value for one in runs if not math.isnan(value := one.of(name))] for name in NAMES}
+    return {name: mean_of_runs(values) for name, values in known.items() if values}
+
+
+def confirming(outcome: Outcome) -> list[Figures]:
+    """The recommendation's runs that were made after it was chosen, and had no part in that."""
+    return [run.figures for run in outcome.confirmed if run.knobs == outcome.recommended]
 
 
 def advice(outcome: Outcome, goal: Goal, seconds: float) -> list[str]:
@@ -66,19 +80,43 @@ def advice(outcome: Outcome, goal: Goal, seconds: float) -> list[str]:
         goal: what was wanted.
         seconds: how long each run was.
     """
-    notes = []
-    if outcome.recommended is None:
-        notes.append(f"no setting was found that keeps the limits: {goal.said()}")
-    elif not outcome.changed:
-        notes.append("nothing to gain: no single change helped by more than the noise; leave it as it is")
-    needed = [found for step in outcome.history.steps if (found := seconds_needed(seconds, step)) is not None]
-    if needed:
-        notes.append(
-            f"{len(needed)} of {len(outcome.history.steps)} steps could not be told from the noise of this machine; "
-            f"measure longer: --duration {max(2 * seconds, _rounded(max(needed))):g}"
-        )
+    notes = {
+        "nothing to recommend": [f"no setting was found that keeps the limits: {goal.said()}"],
+        "nothing to gain": ["nothing to gain: no single change helped by more than the noise; leave it as it is"],
+    }.get(conclusion(outcome), [])
+    notes += _of_steps(outcome.history.steps, seconds)
     if outcome.ended == "no runs left":
-        notes.append("it ended because its runs were used up; there may be more to gain: raise --budget")
+        notes.append(
+            "it ended because its runs were used up; there may be more to gain: the same command with a larger --budget"
+            " goes on where it was"
+        )
+    return notes + _of_memory(outcome, goal)
+
+
+def _of_steps(steps: Sequence[Step], seconds: float) -> list[str]:
+    notes, untold = [], hidden(steps)
+    needed = [found for step in untold if (found := seconds_needed(seconds, step)) is not None]
+    if needed:
+        # Runs of another length are another tuning for the journal.
+        longer = f"--duration {max(2 * seconds, _rounded(max(needed))):g} --fresh (or another --output)"
+        notes.append(
+            f"{len(untold)} of {len(steps)} steps could not be told from the noise of this machine; measure longer,"
+            f" from the beginning: {longer}"
+        )
+    if failed := sum(step.judgement.verdict == "failed" for step in steps):
+        notes.append(f"{failed} of {len(steps)} settings that were tried could not be had; the steps say why")
+    return notes
+
+
+def _of_memory(outcome: Outcome, goal: Goal) -> list[str]:
+    knobs = outcome.recommended or outcome.history.start[0].knobs
+    if any(run.figures.memory is not None for run in outcome.history.of(knobs)):
+        return []
+    unread, notes = "the workers' memory could not be read", []
+    if goal.memory is not None:
+        notes.append(f"--max-memory was not checked: {unread}")
+    if goal.objective == "memory":
+        notes.append(f"{unread}, so no setting can be said to need less of it")
     return notes
 
 
@@ -88,6 +126,7 @@ def _rounded(seconds: float) -> float:
 
 def to_json(outcome: Outcome, goal: Goal, seconds: float) -> dict[str, Any]:
     """The result as one JSON object."""
+    found, confirmed = seen(outcome.history, goal), confirming(outcome)
     return {
         "schema": SCHEMA,
         "kind": "tuned",
@@ -95,7 +134,9 @@ def to_json(outcome: Outcome, goal: Goal, seconds: float) -> dict[str, Any]:
         "before": outcome.history.start[0].knobs.to_json(),
         "recommended": None if outcome.recommended is None else outcome.recommended.to_json(),
         "changed": outcome.changed,
+        "conclusion": conclusion(outcome),
         "expected": {name: estimate.to_json() for name, estimate in expected(outcome).items()},
+        "confirming": mean(confirmed).to_json() if confirmed else None,
         "runs": len(outcome.history.runs),
         "steps": [
             {
@@ -109,6 +150,7 @@ def to_json(outcome: Outcome, goal: Goal, seconds: float) -> dict[str, Any]:
             }
             for step in outcome.history.steps
         ],
+        "front": list(figures_of_front(goal, [one.figures for one in found])),
         "seen": [
             {
                 "knobs": one.knobs.to_json(),
@@ -117,12 +159,7 @@ def to_json(outcome: Outcome, goal: Goal, seconds: float) -> dict[str, Any]:
                 "pareto": one.best,
                 "keeps_limits": one.keeps,
             }
-            for one in seen(outcome.history, goal)
+            for one in found
         ],
         "notes": advice(outcome, goal, seconds),
     }
-
-
-def changes(before: Knobs, after: Knobs) -> Sequence[Setting]:
-    """Which knobs the recommendation turns."""
-    return before.differences(after)

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from tsbatch.ops import console
 from tsbatch.ops.measure.ledger import Progress
 from tsbatch.ops.measure.view import describe
+from tsbatch.ops.tuning.conclusion import figures_of_tables
 from tsbatch.ops.tuning.history import History, Hypothesis, Step
 from tsbatch.ops.tuning.journal import figures_line, turn_text
 from tsbatch.ops.tuning.knobs import Knobs
-from tsbatch.ops.tuning.objective import WORDS, Goal, mean, shown
-from tsbatch.ops.tuning.report import STEP_COLUMNS, headline, step_rows
-from tsbatch.ops.tuning.result import Seen, advice, expected
+from tsbatch.ops.tuning.objective import WORDS, Goal, cell, label, mean, shown
+from tsbatch.ops.tuning.report import ANY, headline, step_columns, step_rows
+from tsbatch.ops.tuning.result import Seen, advice, confirming, expected
 from tsbatch.ops.tuning.tuner import Listener, Outcome
 
 
@@ -113,33 +114,37 @@ def _minutes(seconds: float) -> str:
 
 def show(outcome: Outcome, goal: Goal, seconds: float) -> None:
     """The result, on stdout."""
-    console.out.print(headline(outcome), markup=False, soft_wrap=True)
-    console.table(STEP_COLUMNS, step_rows(outcome), title="\nsteps")
-    told = expected(outcome)
-    if told:
-        rows = [
-            [
-                WORDS[name][0],
-                shown(name, one.value),
-                *("" if end is None else shown(name, max(0.0, end)) for end in (one.low, one.high)),
-            ]
-            for name, one in told.items()
-        ]
-        console.table(["expected", "typical", "from", "to"], rows, title=f"\n{len(outcome.expected())} runs")
+    console.out.print(headline(outcome, goal), markup=False, soft_wrap=True)
+    console.table(step_columns(goal), step_rows(outcome, goal), title="\nsteps")
+    _show_expected(outcome)
     if outcome.recommended is not None:
         console.out.print(f"\n# model-config.yaml\n{outcome.recommended.yaml()}", markup=False)
     for note in advice(outcome, goal, seconds):
         console.say(f"note: {note}")
 
 
-def show_ranking(ranked: Sequence[Seen]) -> None:
-    """What the simulator expects of the settings, the best first."""
+def _show_expected(outcome: Outcome) -> None:
+    """The recommendation's runs; beside them those that had no part in its being chosen."""
+    runs = confirming(outcome)
+    alone = mean(runs) if runs else None
     rows = [
         [
-            str(one.knobs),
-            *(round(one.figures.of(name), 1) for name in ("throughput", "p50", "p99")),
-            "yes" if one.keeps else "no",
+            WORDS[name][0],
+            shown(name, one.value),
+            *("" if end is None else shown(name, max(0.0, end)) for end in (one.low, one.high)),
+            *([] if alone is None else [shown(name, alone.of(name))]),
         ]
-        for one in ranked
+        for name, one in expected(outcome).items()
     ]
-    console.table(["setting", "requests/s", "P50 ms", "P99 ms", "keeps the limits"], rows)
+    if rows:
+        columns = ["expected", "typical", "from", "to", *([] if alone is None else ["confirming runs"])]
+        console.table(columns, rows, title=f"\n{len(outcome.expected())} runs")
+
+
+def show_ranking(ranked: Sequence[Seen], goal: Goal = ANY) -> None:
+    """What the simulator expects of the settings, the best first."""
+    names = figures_of_tables(goal)
+    rows = [
+        [str(one.knobs), *(cell(one.figures, name) for name in names), "yes" if one.keeps else "no"] for one in ranked
+    ]
+    console.table(["setting", *map(label, names), "keeps the limits"], rows)

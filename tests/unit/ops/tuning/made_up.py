@@ -40,7 +40,7 @@ class MadeUp:
     """A system whose rate is ``rate(knobs)`` and whose P99 is ``p99(knobs)``, each run by a factor off.
 
     Attributes:
-        rate, p99: the truth.
+        rate, p99, memory: the truth; memory has no noise.
         noise: standard deviation of the factor's logarithm from run to run.
         drift: of a walk's steps.
         refused: settings that cannot be had.
@@ -50,6 +50,7 @@ class MadeUp:
 
     rate: object = lambda knobs: 100.0
     p99: object = lambda knobs: 50.0
+    memory: object = lambda knobs: 1e8
     noise: float = 0.0
     drift: float = 0.0
     refused: tuple = ()
@@ -66,7 +67,8 @@ class MadeUp:
             raise Refused("the worker cannot load")
         self._walk += self.drift * self._random.normal()
         factor = math.exp(self._walk + self.noise * self._random.normal())
-        return observation(knobs, rate=self.rate(knobs) * factor, p99=self.p99(knobs) / factor)
+        memory = self.memory(knobs)
+        return observation(knobs, rate=self.rate(knobs) * factor, p99=self.p99(knobs) / factor, memory=memory)
 
 
 class Listed:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import pytest
 
 from tests.unit.ops.tuning.made_up import START, Listed, MadeUp
@@ -33,11 +36,25 @@ def test_what_to_expect_comes_with_its_interval():
     assert estimate.value == pytest.approx(180, rel=0.02)
 
 
+def test_what_to_expect_of_memory_is_told_where_it_is_known():
+    assert expected(tuned())["memory"].value == pytest.approx(1e8)
+    assert "memory" not in expected(tuned(memory=lambda _: None))
+
+
+def test_the_front_of_an_open_loop_is_not_of_its_requests():
+    goal = Goal(objective="p99", open_loop=True)
+    outcome = tuned(goal=goal, memory=lambda one: 1e8 * one.workers)
+    assert [one.best for one in seen(outcome.history, goal)] == [True, False, False]
+    assert to_json(outcome, goal, 10)["front"] == ["memory", "p99"]
+
+
 def test_the_json_says_what_is_recommended_and_every_step():
     told = to_json(tuned(), Goal(p99=100), 10)
     assert (told["schema"], told["kind"]) == (1, "tuned")
     assert told["recommended"] == TWO.to_json()
     assert told["changed"] is True
+    assert told["conclusion"] == "changed"
+    assert told["confirming"]["throughput"] == pytest.approx(180, rel=0.05)
     assert [step["verdict"] for step in told["steps"]] == ["kept", "no gain"]
     assert told["steps"][0]["change"] == "workers 1 → 2"
     assert told["runs"] == sum(one["runs"] for one in told["seen"])
@@ -47,6 +64,29 @@ def test_nothing_to_gain_is_said():
     outcome = tuned(rate=lambda _: 100.0, p99=lambda _: 50.0)
     assert any("nothing to gain" in note for note in advice(outcome, Goal(), 10))
     assert headline(outcome).startswith("Nothing to gain")
+
+
+def test_runs_that_were_used_up_are_no_end_of_the_search():
+    outcome = replace(tuned(rate=lambda _: 100.0), ended="no runs left")
+    notes = advice(outcome, Goal(), 10)
+    assert not any("nothing to gain" in note for note in notes)
+    assert any("the same command with a larger --budget goes on" in note for note in notes)
+
+
+def test_settings_that_could_not_be_had_are_counted():
+    assert "1 of 2 settings that were tried could not be had; the steps say why" in advice(
+        tuned(refused=(TWO,)), Goal(), 10
+    )
+
+
+def test_memory_that_nobody_could_read_is_not_passed_over():
+    goal, unknown = Goal(memory=1e9), {"memory": lambda _: None}
+    said = "--max-memory was not checked: the workers' memory could not be read"
+    assert said in advice(tuned(goal=goal, **unknown), goal, 10)
+    assert said not in advice(tuned(goal=goal), goal, 10)
+    assert said not in advice(tuned(**unknown), Goal(), 10)
+    goal = Goal(objective="memory")
+    assert any("could not be read, so no setting can be said" in note for note in advice(tuned(**unknown), goal, 10))
 
 
 def test_no_setting_that_keeps_the_limits_is_said():
@@ -61,7 +101,8 @@ def test_a_noisy_machine_is_told_how_long_to_measure():
         outcome = tuned(rate=lambda _: 100.0, p99=lambda _: 50.0, noise=0.3, seed=seed)
         notes = [note for note in advice(outcome, Goal(), 10) if "--duration" in note]
         if notes:
-            assert float(notes[0].rpartition(" ")[2]) >= 20
+            # The journal of a tuning with another duration is not gone on with.
+            assert float(re.search(r"--duration (\d+) --fresh", notes[0])[1]) >= 20
             return
     pytest.fail("no tuning of twenty asked for longer runs")
 
