@@ -20,6 +20,7 @@ GRID = Space(workers=(1, 2, 3, 4), batch_sizes=(1, 2, 4, 8, 16, 32), delays=(1, 
 START = Knobs(workers=1, batch_size=32, delay=100)
 CLIENTS = 20
 CLOSE = 0.95
+LIMIT = 2000  # ms, of the embedding model's P99
 SECONDS = 12  # of a run: a processor that others use differs by some per cent from second to second
 
 
@@ -60,7 +61,7 @@ def test_a_sleeping_model_against_the_whole_grid_on_a_real_server(tmp_path, caps
 @pytest.mark.parametrize("clients", [CLIENTS])
 def test_the_embedding_model_against_the_best_that_the_simulator_finds(clients, tmp_path, capsys, record_property):
     archive = embedding_archive(tmp_path, batch_size=32, delay=100)
-    words = ("--data", SENTENCES, "--concurrency", clients, "--p99", "2s", "--duration", SECONDS, "--warm-up", 2)
+    words = ("--data", SENTENCES, "--concurrency", clients, "--p99", f"{LIMIT}ms", "--duration", SECONDS, "--warm-up", 2)
     told = tune(capsys, archive, *words, "--output", tmp_path / "out")
     record_property("steps", steps_text(told))
     found = Knobs(**told["recommended"])
@@ -72,7 +73,10 @@ def test_the_embedding_model_against_the_best_that_the_simulator_finds(clients, 
         expected = {
             one: ranking.predict(one.turned("threads", found.threads)) for one in GRID.every() if one.workers <= cores
         }
-        best = max((one for one in expected if expected[one]), key=lambda one: expected[one].throughput)
+        best = max(
+            (one for one, figures in expected.items() if figures and figures.p99 <= LIMIT),
+            key=lambda one: expected[one].throughput,
+        )
         turns = [(copy.measure(found).figures, copy.measure(best).figures) for _ in range(3)]
     ours, theirs = mean([one for one, _ in turns]), mean([one for _, one in turns])
     record_property(
@@ -80,5 +84,5 @@ def test_the_embedding_model_against_the_best_that_the_simulator_finds(clients, 
     )
     record_property("simulated_best", f"{best}: {theirs.throughput:.1f} requests/s, P99 {theirs.p99:.0f} ms")
     assert told["runs"] <= 36
-    assert ours.p99 <= 2000
+    assert ours.p99 <= LIMIT
     assert ours.throughput >= CLOSE * theirs.throughput

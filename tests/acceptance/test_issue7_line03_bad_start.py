@@ -19,5 +19,6 @@ def test_twenty_clients_on_the_embedding_model(batch_size, delay, tmp_path, caps
     record_property(f"batch_{batch_size}_recommended", f"{told['recommended']} after {told['runs']} runs")
     assert all(len(step["change"].split(",")) == 1 for step in told["steps"]), "one knob a step"
     assert all(step["why"] and step["evidence"] for step in told["steps"])
+    assert told["changed"], "so bad a start can be made better"
     before = told["seen"][0]["figures"]
-    assert told["expected"]["throughput"]["value"] >= 0.98 * before["throughput"]
+    assert told["expected"]["throughput"]["value"] >= 1.05 * before["throughput"]

@@ -30,7 +30,7 @@ def test_a_server_with_nothing_to_gain_is_left_as_it_is(tmp_path, capsys, server
 
 def test_a_machine_made_noisy_asks_for_longer_runs(tmp_path, capsys, record_property):
     """The model's own time differs from second to second by a factor, so that runs of one second say little."""
-    archive = sleeper(tmp_path, Knobs(1, 4, 5), fixed=0, each=0)
+    archive = sleeper(tmp_path, Knobs(1, 4, 1), fixed=0, each=0)  # the best for two clients: both in one batch
     noisy = (
         (tmp_path / "sleeper_handler.py")
         .read_text()
@@ -55,4 +55,5 @@ def test_a_machine_made_noisy_asks_for_longer_runs(tmp_path, capsys, record_prop
     told = tune(capsys, archive, *words)
     record_property("noisy_steps", steps_text(told))
     record_property("noisy_notes", told["notes"])
-    assert any("--duration" in note for note in told["notes"]) or not told["steps"]
+    assert any("--duration" in note for note in told["notes"])
+    assert not told["changed"], "no winner was invented"
