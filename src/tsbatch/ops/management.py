@@ -163,8 +163,10 @@ class Management:
             synchronous=str(synchronous).lower(),
         )
 
-    def scale(self, name: str, workers: int, version: str | None = None, *, synchronous: bool = True) -> None:
-        """Set the number of workers of a model.
+    def scale(
+        self, name: str, workers: int, version: str | None = None, *, most: int | None = None, synchronous: bool = True
+    ) -> None:
+        """Set the number of workers of a model, and ``most``, its maxWorkers, where that is another number.
 
         Raises:
             ModelNotFound: when the server has no such model or version.
@@ -175,7 +177,7 @@ class Management:
             path_of(name, version),
             seconds=None if synchronous else 60,
             min_worker=workers,
-            max_worker=workers,
+            max_worker=workers if most is None else most,
             synchronous=str(synchronous).lower(),
         )
 

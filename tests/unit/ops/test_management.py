@@ -93,6 +93,12 @@ def test_scaling_sets_both_ends(fake, api):
     assert fake.calls[0][2] == {"min_worker": "3", "max_worker": "3", "synchronous": "false"}
 
 
+def test_a_model_may_keep_more_workers_than_it_has_to_have(fake, api):
+    fake.answer("PUT", "/models/m", (202, {"status": "…"}))
+    api.scale("m", 2, most=4)
+    assert (fake.calls[0][2]["min_worker"], fake.calls[0][2]["max_worker"]) == ("2", "4")
+
+
 def test_names_with_any_characters():
     assert path_of("a/b ?", "1.0") == "/models/a%2Fb%20%3F/1.0"
 

@@ -18,9 +18,10 @@ from tsbatch.ops import registration
 from tsbatch.ops.failure import ServerError
 from tsbatch.ops.in_flight import drain
 from tsbatch.ops.instance import Instance, own_process, state_file, state_folder
-from tsbatch.ops.management import Management, ModelVersion
+from tsbatch.ops.management import Management, ModelNotFound, ModelVersion
 from tsbatch.ops.processes import ProcessRef
-from tsbatch.ops.reconfigure import reconfigure
+from tsbatch.ops.reconfigure import REVISION, exchange
+from tsbatch.ops.room import lack_of_room
 from tsbatch.ops.tokens import write_private
 
 SCHEMA = 1
@@ -37,6 +38,8 @@ class Before:
     Attributes:
         model: its name.
         workers, batch_size, delay: its settings, the delay in ms.
+        most: its maxWorkers.
+        version: its default version; None in a file of before this was kept.
         versions: versions beside the default one.
         tuner, server: the processes then.
     """
@@ -45,6 +48,8 @@ class Before:
     workers: int
     batch_size: int
     delay: int
+    most: int | None = None
+    version: str | None = None
     versions: Sequence[str]
     tuner: ProcessRef
     server: ProcessRef
@@ -64,6 +69,8 @@ class Before:
             workers=described["minWorkers"],
             batch_size=described["batchSize"],
             delay=described["maxBatchDelay"],
+            most=described["maxWorkers"],
+            version=default,
             versions=[one["modelVersion"] for one in management.versions(model) if one["modelVersion"] != default],
             tuner=own_process(),
             server=instance.process,
@@ -124,7 +131,7 @@ def restore(management: Management, instance: Instance, tell: Tell = lambda _: N
     """Put back what a killed tuner left.
 
     Raises:
-        UsageError: there is nothing to put back, or the tuner still runs.
+        UsageError: there is nothing to put back (any more), or the tuner still runs.
         ServerError: it cannot be put back.
     """
     before = kept(instance)
@@ -132,19 +139,43 @@ def restore(management: Management, instance: Instance, tell: Tell = lambda _: N
         raise UsageError(f"no tuning of a model on the server {instance.name!r} was interrupted; nothing to put back")
     if before.tuner.running() and before.tuner != own_process():
         raise UsageError(f"the tuning of {before.model} still runs (process {before.tuner.pid}); end it first")
-    put_back(management, instance, before, tell)
+    if others := put_back(management, instance, before, tell):
+        raise UsageError(others)
     return before
 
 
-def put_back(management: Management, instance: Instance, before: Before, tell: Tell = lambda _: None) -> None:
+def put_back(management: Management, instance: Instance, before: Before, tell: Tell = lambda _: None) -> str | None:
     """Put these settings back and forget them; nothing is done where they hold already.
 
+    Returns:
+        In a line, why nothing is to be put back any more; None when they hold.
+
     Raises:
+        UsageError: there is no memory for it; they are still kept.
         ServerError: it cannot be done; they are still kept.
     """
-    _drop_strays(management, instance, before, tell)
-    turn(management, instance, before.model, before.workers, before.batch_size, before.delay, tell)
+    others = taken_over(management, before)
+    if others is None:
+        _drop_strays(management, instance, before, tell)
+        turn(management, instance, before.model, before.workers, before.batch_size, before.delay, tell)
+        if before.most not in (None, management.describe(before.model)["maxWorkers"]):
+            management.scale(before.model, before.workers, most=before.most, synchronous=False)
     forget(instance)
+    return others
+
+
+def taken_over(management: Management, before: Before) -> str | None:
+    """In a line, that somebody else has deployed the model since, or dropped it; None when nobody has."""
+    try:
+        default = management.describe(before.model)["modelVersion"]
+    except ModelNotFound:
+        return f"the server has no model {before.model} any more; nothing to put back"
+    if before.version is None or base_of(default) == base_of(before.version):
+        return None
+    return (
+        f"version {default} of {before.model} is in use now, which is none of the tuning of {before.version}; its"
+        " settings stay as they are"
+    )
 
 
 def turn(
@@ -159,22 +190,34 @@ def turn(
     """Give a model in use other settings, without refusing a request.
 
     Raises:
-        UsageError: there is no memory for a second version beside the first.
-        ServerError: it cannot be done; the settings are as they were.
+        UsageError: there is no memory for a second version beside the first; surplus workers are ended by then.
+        ServerError: it cannot be done.
     """
     now = management.describe(model)
+    # While there are two versions each has as many: as few as can be.
+    if workers < now["minWorkers"]:
+        now = registration.scale(management, model, workers, on_progress=tell)
     if (now["batchSize"], now["maxBatchDelay"]) != (batch_size, delay):
-        changes = {"batch_size": batch_size, "max_batch_delay": max(1, delay)}
-        reconfigure(management, instance, model, changes, tell=tell)
-    if now["minWorkers"] != workers:
+        if lack := lack_of_room(now):
+            raise UsageError(f"{lack}; end something else that takes memory")
+        exchange(management, instance, model, now, {"batchSize": batch_size, "maxBatchDelay": delay}, tell=tell)
+    if workers > now["minWorkers"]:
         registration.scale(management, model, workers, on_progress=tell)
 
 
+def base_of(version: str) -> str:
+    """The version that somebody named: 1.0 of 1.0-r2."""
+    match = REVISION.match(version)
+    return match["version"] if match else version
+
+
 def _drop_strays(management: Management, instance: Instance, before: Before, tell: Tell) -> None:
-    """A tuner that was killed between two versions leaves both."""
+    """A tuner that was killed between two versions leaves both; what others deployed meanwhile stays."""
     default = management.describe(before.model)["modelVersion"]
+    base = base_of(before.version or default)
     for version in (one["modelVersion"] for one in management.versions(before.model)):
-        if version != default and version not in before.versions:
+        ours = version == before.version or (REVISION.match(version) and base_of(version) == base)
+        if ours and version not in (default, *before.versions):
             stray = ModelVersion(before.model, version)
             with contextlib.suppress(TsbatchError):
                 drain(management, stray, instance.log_dir, tell)

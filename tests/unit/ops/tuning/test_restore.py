@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import stat
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from tsbatch.ops import instance as instances
 from tsbatch.ops import server
 from tsbatch.ops.failure import ServerError
 from tsbatch.ops.instance import own_process
+from tsbatch.ops.management import ModelNotFound
 from tsbatch.ops.processes import ProcessRef
 from tsbatch.ops.tuning import restore
 
@@ -36,8 +38,9 @@ class Management:
     """Settings that can be changed, and what was done to them."""
 
     def __init__(self, versions=("1.0",), **settings):
-        self.settings = {"minWorkers": 2, "batchSize": 8, "maxBatchDelay": 50, **settings}
+        self.settings = {"minWorkers": 2, "maxWorkers": 2, "batchSize": 8, "maxBatchDelay": 50, **settings}
         self.all, self.done = list(versions), []
+        self.lack = lambda described: None
 
     def describe(self, name, version=None):
         return {**self.settings, "modelVersion": self.all[0]}
@@ -49,20 +52,26 @@ class Management:
         self.done.append(("unregister", version))
         self.all.remove(version)
 
+    def scale(self, name, workers, version=None, *, most=None, synchronous=True):
+        self.done.append(("scale", workers, most))
+        self.settings |= {"minWorkers": workers, "maxWorkers": most}
+
 
 @pytest.fixture
 def management(monkeypatch):
     made = Management()
 
-    def reconfigure(management, instance, model, changes, tell):
-        made.done.append(("reconfigure", dict(changes)))
-        made.settings |= {"batchSize": changes["batch_size"], "maxBatchDelay": changes["max_batch_delay"]}
+    def exchange(management, instance, model, before, settings, tell):
+        made.done.append(("exchange", before["minWorkers"], dict(settings)))
+        made.settings |= settings
 
     def scale(management, model, workers, on_progress):
         made.done.append(("scale", workers))
-        made.settings["minWorkers"] = workers
+        made.settings |= {"minWorkers": workers, "maxWorkers": workers}
+        return management.describe(model)
 
-    monkeypatch.setattr(restore, "reconfigure", reconfigure)
+    monkeypatch.setattr(restore, "exchange", exchange)
+    monkeypatch.setattr(restore, "lack_of_room", lambda described: made.lack(described))
     monkeypatch.setattr(restore.registration, "scale", scale)
     monkeypatch.setattr(restore, "drain", lambda *_: None)
     return made
@@ -90,7 +99,7 @@ def test_all_settings_are_put_back_and_forgotten(management, instance):
     restore.remember(instance, before(management, instance, tuner=GONE))
     management.settings |= {"minWorkers": 1, "batchSize": 32, "maxBatchDelay": 1}
     restore.restore(management, instance)
-    assert management.settings == {"minWorkers": 2, "batchSize": 8, "maxBatchDelay": 50}
+    assert management.settings == {"minWorkers": 2, "maxWorkers": 2, "batchSize": 8, "maxBatchDelay": 50}
     assert restore.kept(instance) is None
 
 
@@ -106,6 +115,91 @@ def test_a_version_that_a_killed_tuner_left_beside_the_default_one_goes(manageme
     management.all = ["1.0", "0.9", "1.0-r1"]
     restore.restore(management, instance)
     assert management.done == [("unregister", "1.0-r1")]
+
+
+def test_versions_of_others_stay(management, instance):
+    restore.remember(instance, before(management, instance, tuner=GONE))
+    management.all = ["1.0-r2", "1.0", "2.0", "2.0-r1", "1.0-rc", "1.0-r3"]
+    restore.restore(management, instance)
+    assert management.done == [("unregister", "1.0"), ("unregister", "1.0-r3")]
+    assert management.all == ["1.0-r2", "2.0", "2.0-r1", "1.0-rc"]
+
+
+def test_of_a_revision_that_was_tuned_the_other_revisions_go(management, instance):
+    management.all = ["1.0-r4"]
+    restore.remember(instance, before(management, instance, tuner=GONE))
+    management.all = ["1.0-r5", "1.0-r4", "1.0"]
+    restore.restore(management, instance)
+    assert management.all == ["1.0-r5", "1.0"], "nobody but a person makes a version without a revision"
+
+
+def test_a_model_that_somebody_else_deployed_since_is_left_as_it_is(management, instance):
+    restore.remember(instance, before(management, instance, tuner=GONE))
+    management.all = ["2.0", "1.0-r3"]
+    management.settings["batchSize"] = 64
+    with pytest.raises(UsageError, match=r"^version 2\.0 of embed is in use now, .* settings stay as they are$"):
+        restore.restore(management, instance)
+    assert management.done == []
+    assert restore.kept(instance) is None
+
+
+def test_a_model_that_is_gone_has_nothing_to_be_put_back(management, instance):
+    restore.remember(instance, before(management, instance, tuner=GONE))
+    management.describe = raising(ModelNotFound("Model not found: embed"))
+    with pytest.raises(UsageError, match="the server has no model embed any more"):
+        restore.restore(management, instance)
+    assert restore.kept(instance) is None
+
+
+def test_a_file_of_before_versions_were_kept_is_read(management, instance):
+    restore.remember(instance, before(management, instance, tuner=GONE))
+    path = restore.path_of("default")
+    values = json.loads(path.read_text())
+    del values["version"], values["most"]
+    path.write_text(json.dumps(values))
+    management.all = ["1.0-r2", "1.0-r1", "2.0"]
+    restore.restore(management, instance)
+    assert management.all == ["1.0-r2", "2.0"]
+
+
+def test_workers_go_first_and_come_last(management, instance):
+    """Each version has as few workers as can be while there are two."""
+    restore.turn(management, instance, "embed", 4, 16, 50)
+    assert [what[:2] for what in management.done] == [("exchange", 2), ("scale", 4)]
+    management.done.clear()
+    restore.turn(management, instance, "embed", 1, 8, 50)
+    assert [what[:2] for what in management.done] == [("scale", 1), ("exchange", 1)]
+
+
+def test_missing_memory_is_said_without_options_that_there_are_not(management, instance):
+    management.lack = lambda described: f"no room for {described['minWorkers']}"
+    restore.turn(management, instance, "embed", 1, 8, 50)  # for workers alone nothing is loaded beside them
+    with pytest.raises(UsageError) as caught:
+        restore.turn(management, instance, "embed", 1, 16, 50)
+    assert str(caught.value) == "no room for 1; end something else that takes memory"
+
+
+@pytest.mark.parametrize("found", [0, -10000])
+def test_a_delay_of_0_or_less_comes_back_as_it_was(management, instance, found):
+    management.settings["maxBatchDelay"] = found
+    was = before(management, instance)
+    restore.turn(management, instance, "embed", was.workers, was.batch_size, was.delay)
+    assert management.done == []
+    restore.turn(management, instance, "embed", 2, 8, 1)
+    assert management.settings["maxBatchDelay"] == 1
+    restore.put_back(management, instance, was)
+    assert management.settings["maxBatchDelay"] == found
+
+
+def test_the_most_workers_come_back_where_they_differed(management, instance):
+    management.settings["maxWorkers"] = 4
+    was = before(management, instance)
+    restore.put_back(management, instance, was)
+    assert management.done == []
+    restore.turn(management, instance, "embed", 3, 8, 50)
+    restore.put_back(management, instance, was)
+    assert management.done[-2:] == [("scale", 2), ("scale", 2, 4)]
+    assert (management.settings["minWorkers"], management.settings["maxWorkers"]) == (2, 4)
 
 
 def test_nothing_to_put_back_is_said(management, instance):
