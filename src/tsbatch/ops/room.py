@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import psutil
@@ -18,23 +18,27 @@ MARGIN = 1.1
 MEBIBYTE = 1 << 20
 
 
-def lack_of_room(model: Mapping[str, Any]) -> str | None:
-    """What is missing for as many workers again as a described version has; None when nothing is.
+def lack_of_room(model: Mapping[str, Any], workers: int | None = None) -> str | None:
+    """What is missing for a second version beside a described one; None when nothing is.
 
     On the CPU what counts is each worker's private memory: memory-mapped weights are shared by both versions.
+
+    Args:
+        model: as the server describes it.
+        workers: how many the second version has; as many as the first when left out.
     """
-    workers = [worker for worker in model["workers"] if worker["pid"] > 0]
+    present = [worker for worker in model["workers"] if worker["pid"] > 0]
+    share = MARGIN * (1 if workers is None or not present else workers / len(present))
     try:
-        needed = MARGIN * sum(memory_of(worker["pid"]).private for worker in workers)
+        needed = share * sum(memory_of(worker["pid"]).private for worker in present)
     except (psutil.Error, OSError, ValueError):  # a worker ended meanwhile, or a system that does not tell
         return None
     if needed > available():
         return f"both versions need {_gb(needed)} more for a while, and {_gb(available())} are free"
-    return _lack_on_gpus({worker["pid"] for worker in workers if worker.get("gpu")})
+    return _lack_on_gpus({worker["pid"] for worker in present if worker.get("gpu")}, share)
 
 
-def _lack_on_gpus(pids: Iterable[int]) -> str | None:
-    pids = set(pids)
+def _lack_on_gpus(pids: Collection[int], share: float) -> str | None:
     if not pids:
         return None
     used: Counter[str] = Counter()
@@ -43,8 +47,8 @@ def _lack_on_gpus(pids: Iterable[int]) -> str | None:
             used[gpu] += int(memory) * MEBIBYTE
     free = {gpu: int(memory) * MEBIBYTE for gpu, memory in _ask("--query-gpu=uuid,memory.free")}
     for gpu, needed in used.items():
-        if MARGIN * needed > free.get(gpu, 0):
-            return f"both versions need {_gb(MARGIN * needed)} more on {gpu}, and {_gb(free.get(gpu, 0))} are free"
+        if share * needed > free.get(gpu, 0):
+            return f"both versions need {_gb(share * needed)} more on {gpu}, and {_gb(free.get(gpu, 0))} are free"
     return None
 
 

@@ -9,6 +9,7 @@ import stat
 import pytest
 
 from tsbatch.ops import room
+from tsbatch.ops.check.memory import Memory
 from tsbatch.ops.room import lack_of_room
 
 ME = {"pid": os.getpid(), "gpu": False}
@@ -24,6 +25,15 @@ def test_room_is_what_the_workers_hold_alone(monkeypatch):
     monkeypatch.setattr(room, "available", lambda: 10**6)
     # How much this process holds depends on what ran in it before.
     assert re.search(r"both versions need \d+\.\d GB more .* 0\.0 GB are free", lack_of_room(model(ME)))
+
+
+def test_what_counts_is_how_many_workers_come(monkeypatch):
+    monkeypatch.setattr(room, "memory_of", lambda pid: Memory(private=10**9, shared=0, peak=0))
+    monkeypatch.setattr(room, "available", lambda: 3 * 10**9)
+    assert lack_of_room(model(ME, ME)) is None
+    assert lack_of_room(model(ME), workers=2) is None
+    assert lack_of_room(model(ME), workers=4) == "both versions need 4.4 GB more for a while, and 3.0 GB are free"
+    assert lack_of_room(model(*[ME] * 4), workers=2) is None
 
 
 def test_workers_that_are_gone_or_starting(monkeypatch):
@@ -51,6 +61,9 @@ def test_room_on_the_gpu(tmp_path, monkeypatch, free, enough):
     assert (lack is None) == enough
     if lack:
         assert lack == "both versions need 3.5 GB more on GPU-a, and 3.3 GB are free"
+    assert lack_of_room(model({**ME, "gpu": True}), workers=2) == "both versions need 6.9 GB more on GPU-a, and " + (
+        "4.2 GB are free" if enough else "3.3 GB are free"
+    )
     assert lack_of_room(model(ME)) is None, "not asked for workers without a GPU"
 
 

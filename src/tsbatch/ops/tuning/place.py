@@ -12,11 +12,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
-from tsbatch.errors import UsageError
+from tsbatch.errors import TsbatchError, UsageError
 from tsbatch.ops import registration
+from tsbatch.ops.console import say
+from tsbatch.ops.effective import read_yaml_values
 from tsbatch.ops.failure import LoadFailed, ServerError
+from tsbatch.ops.in_flight import pinned
 from tsbatch.ops.instance import Instance
-from tsbatch.ops.management import Management
+from tsbatch.ops.management import Management, ModelVersion
 from tsbatch.ops.manifest import MANIFEST_NAME
 from tsbatch.ops.model_config import CONFIG_NAME, read
 from tsbatch.ops.reconfigure import files_of, write_variant
@@ -34,10 +37,12 @@ if TYPE_CHECKING:
 
 PRIVATE: Final = "tune"
 FOLDER: Final = "tuning"
-"""In the private server's work folder, so that it goes with it."""
+"""In a server's work folder, so that it goes with it."""
 
 ALIVE: Final = 2
 """Settings that stay loaded side by side, so that taking turns costs no loading."""
+
+TIMEOUTS: Final = ("responseTimeout", "startupTimeout")
 
 Tell = Callable[[str], None]
 Source = Callable[[Path], contextlib.AbstractContextManager[Path]]
@@ -109,9 +114,7 @@ class PrivateCopy:
     @property
     def config(self) -> dict[str, Any]:
         """The archive's model-config.yaml, inside the ``with`` block; empty where it has none."""
-        manifest = json.loads((self._source / MANIFEST_NAME).read_bytes())
-        path = self._source / manifest["model"].get("configFile", CONFIG_NAME)
-        return read(path) if path.is_file() else {}
+        return config_in(self._source)
 
     @property
     def server(self) -> Server:
@@ -131,7 +134,7 @@ class PrivateCopy:
             self._alive[knobs] = name = self._alive.pop(knobs)  # the latest used is the last
             return name
         with self.server.management() as management:
-            self._make_room(management)
+            self._make_room(management, knobs.workers)
             self._made += 1
             name = f"{PRIVATE}-{self._made}"
             try:
@@ -153,11 +156,11 @@ class PrivateCopy:
         self._alive[knobs] = name
         return name
 
-    def _make_room(self, management: Management) -> None:
+    def _make_room(self, management: Management, workers: int) -> None:
         while self._alive:
             oldest, name = next(iter(self._alive.items()))
             latest = management.describe(list(self._alive.values())[-1])
-            if len(self._alive) < ALIVE and lack_of_room(latest) is None:
+            if len(self._alive) < ALIVE and lack_of_room(latest, workers=workers) is None:
                 return
             management.unregister(name)
             del self._alive[oldest]
@@ -179,7 +182,7 @@ class LiveServer:
         tell: told what is being done.
 
     Attributes:
-        config: what else model-config.yaml has to say, inside the ``with`` block.
+        config: the model's own model-config.yaml with the time-outs that hold, inside the ``with`` block.
     """
 
     def __init__(self, instance: Instance, model: str, bench: Bench, tell: Tell = lambda _: None) -> None:
@@ -190,17 +193,49 @@ class LiveServer:
     def __enter__(self) -> Self:
         with self._instance.management() as management:
             described = management.describe(self._model)
-            self.config = {key: described[key] for key in ("responseTimeout", "startupTimeout") if key in described}
-            left = restore.kept(self._instance)
-            if left is not None and left.model != self._model:
-                raise UsageError(f"a tuning of {left.model} was killed; first run: tsbatch tune --restore")
-            if left is not None and left.tuner.running():
-                raise UsageError(f"a tuning of {left.model} runs already (process {left.tuner.pid})")
+            left = self._left(management)
+            self._warn(described["modelVersion"])
+            self.config = self._config(described)
             now = restore.Before.now(management, self._instance, self._model)
             # What a killed tuner found is what has to come back, not what it left.
             self._before = now if left is None else replace(left, tuner=now.tuner)
             restore.remember(self._instance, self._before)
         return self
+
+    def _left(self, management: Management) -> restore.Before | None:
+        """What a killed tuner found and did not put back."""
+        left = restore.kept(self._instance)
+        if left is None:
+            return None
+        if left.model != self._model:
+            raise UsageError(f"a tuning of {left.model} was killed; first run: tsbatch tune --restore")
+        if left.tuner.running():
+            raise UsageError(f"a tuning of {left.model} runs already (process {left.tuner.pid})")
+        if others := restore.taken_over(management, left):
+            say(f"note: {others}")
+            return None
+        return left
+
+    def _warn(self, version: str) -> None:
+        """Of what is not put back: the version's name.
+
+        Raises:
+            UsageError: there are clients that it would cost their answers.
+        """
+        if count := pinned(self._instance.log_dir, ModelVersion(self._model, version)):
+            raise UsageError(
+                f"{count} requests in access_log.log named version {version} of {self._model}; with --live the version"
+                " changes for good, and they would get 404: tune a private copy, without --live"
+            )
+        say(
+            f"note: with --live the version of {self._model} changes at each step and does not change back; clients"
+            f" that name version {version} get 404 from the first step on"
+        )
+
+    def _config(self, described: Mapping[str, Any]) -> dict[str, Any]:
+        scratch = self._instance.work_dir / f"{FOLDER}-{os.getpid()}"
+        with files_of(self._instance, described, scratch) as folder:
+            return {**config_in(folder), **{key: described[key] for key in TIMEOUTS if key in described}}
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -212,10 +247,12 @@ class LiveServer:
         self._tell("putting back the settings that were found")
         try:
             with self._instance.management() as management:
-                restore.put_back(management, self._instance, self._before, self._tell)
-        except ServerError as failure:
+                others = restore.put_back(management, self._instance, self._before, self._tell)
+        except TsbatchError as failure:
             again = "once the server is well run: tsbatch tune --restore"
             raise ServerError(f"{self._before} could not be put back: {failure}; {again}") from failure
+        if others and others not in str(error):
+            say(f"note: {others}")
 
     @property
     def start(self) -> Knobs:
@@ -227,14 +264,19 @@ class LiveServer:
         """See :class:`tsbatch.ops.tuning.tuner.System`."""
         if knobs.threads is not None:
             raise Refused("threads cannot be changed on a server in use")
+        assert self._before is not None
         with self._instance.management() as management:
             try:
-                settings = (knobs.workers, knobs.batch_size, knobs.delay)
-                restore.turn(management, self._instance, self._model, *settings, self._tell)
+                others = restore.taken_over(management, self._before)
+                if others is None:
+                    settings = (knobs.workers, knobs.batch_size, knobs.delay)
+                    restore.turn(management, self._instance, self._model, *settings, self._tell)
             except UsageError as error:
                 raise Refused(str(error)) from error
             except ServerError as error:
                 raise refused(self._instance, error) from error
+        if others:
+            raise ServerError(others)
         return self._bench.run(self._instance, self._model, knobs)
 
 
@@ -248,11 +290,30 @@ def config_of(knobs: Knobs) -> dict[str, int]:
     }
 
 
+def config_in(folder: Path) -> dict[str, Any]:
+    """The model-config.yaml of an unpacked archive; empty where it has none.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    manifest = json.loads((folder / MANIFEST_NAME).read_bytes())
+    path = folder / manifest["model"].get("configFile", CONFIG_NAME)
+    return read(path) if path.is_file() else {}
+
+
 def knobs_of(config: Mapping[str, Any]) -> Knobs:
-    """The settings that a model-config.yaml or a server's description of a model leads to, by TorchServe's rules."""
+    """The settings that a model-config.yaml or a server's description of a model leads to, by TorchServe's rules.
 
-    def number(key: str, otherwise: int) -> int:
-        value = config.get(key)
-        return value if isinstance(value, int) and value > 0 else otherwise
-
-    return Knobs(number("minWorkers", 1), number("batchSize", 1), number("maxBatchDelay", 100))
+    What a server tells holds, a delay of 0 or less too. In a file minWorkers counts only with a maxWorkers that is not
+    smaller (frontend/server/.../util/ApiUtils.java), and a delay of 0 is as good as not there; see
+    :mod:`tsbatch.ops.effective`.
+    """
+    if "modelVersion" in config:
+        return Knobs(max(1, config["minWorkers"]), config["batchSize"], config["maxBatchDelay"])
+    own = read_yaml_values(config)
+    workers = own.get("minWorkers", 0)
+    return Knobs(
+        workers if 0 < workers <= own.get("maxWorkers", 0) else 1,
+        own.get("batchSize", 1),
+        own.get("maxBatchDelay") or 100,
+    )

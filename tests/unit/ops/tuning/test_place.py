@@ -27,15 +27,28 @@ class Bench:
         return observation(knobs)
 
 
+def archive(folder, config):
+    """A folder used as an archive."""
+    (folder / "MAR-INF").mkdir(parents=True)
+    (folder / "MAR-INF" / "MANIFEST.json").write_text('{"model": {}}')
+    (folder / "model-config.yaml").write_text(config)
+    return folder
+
+
 @pytest.fixture
 def server(tmp_path, monkeypatch):
     """A server whose settings are in ``settings``, and that may end or fail."""
     monkeypatch.setenv("TSBATCH_STATE_DIR", str(tmp_path))
     made = SimpleNamespace(name="default", process=own_process(), log_dir=tmp_path, alive=True, fails=None)
     made.settings = {"modelVersion": "1.0", "minWorkers": 2, "batchSize": 8, "maxBatchDelay": 50, "responseTimeout": 60}
+    made.settings |= {"maxWorkers": 2, "workers": []}
+    made.work_dir, made.model_store = tmp_path / "work", tmp_path / "store"
+    config = "responseTimeout: 99\ndeviceType: cpu\nhandler: {top: 3}\ntsbatch: {schema: 1}\n"
+    made.settings["modelUrl"] = archive(made.model_store / "embed", config).name
     made.running = lambda: made.alive
     management = SimpleNamespace(
-        describe=lambda name: dict(made.settings), versions=lambda name: [{"modelVersion": "1.0"}]
+        describe=lambda name: dict(made.settings),
+        versions=lambda name: [{"modelVersion": made.settings["modelVersion"]}],
     )
     made.management = lambda: nullcontext(management)
 
@@ -52,12 +65,21 @@ def settings(server):
     return knobs_of(server.settings)
 
 
+def test_the_archives_own_config_is_known_with_the_time_outs_that_hold(server):
+    with LiveServer(server, "embed", Bench()) as live:
+        assert live.config == {
+            "responseTimeout": 60,
+            "deviceType": "cpu",
+            "handler": {"top": 3},
+            "tsbatch": {"schema": 1},
+        }
+
+
 @pytest.mark.parametrize("error", [None, KeyboardInterrupt, ServerError("no"), ValueError])
 def test_what_was_found_is_put_back_however_it_ends(server, error):
     ending = nullcontext() if error is None else pytest.raises((KeyboardInterrupt, ServerError, ValueError))
     with ending, LiveServer(server, "embed", Bench()) as live:
         assert live.start == FOUND
-        assert live.config == {"responseTimeout": 60}
         live.measure(Knobs(1, 32, 1))
         assert settings(server) == Knobs(1, 32, 1)
         assert restore.kept(server) is not None
@@ -89,10 +111,50 @@ def test_what_cannot_be_put_back_is_said_with_the_remedy(server):
     live = LiveServer(server, "embed", Bench())
     live.__enter__()
     live.measure(Knobs(1, 32, 1))
-    server.fails = ServerError("busy")
-    with pytest.raises(ServerError, match=r"could not be put back: busy; .* tsbatch tune --restore"):
-        live.__exit__(None, None, None)
-    assert restore.kept(server) is not None
+    for server.fails in (ServerError("busy"), UsageError("busy")):
+        with pytest.raises(ServerError, match=r"could not be put back: busy; .* tsbatch tune --restore"):
+            live.__exit__(None, None, None)
+        assert restore.kept(server) is not None
+
+
+def test_a_version_that_somebody_deploys_meanwhile_ends_the_tuning_and_is_left_as_it_is(server, capsys):
+    ending = pytest.raises(ServerError, match=r"version 2\.0 of embed is in use now")
+    with ending as caught, LiveServer(server, "embed", Bench()) as live:
+        live.measure(Knobs(1, 32, 1))
+        server.settings |= {"modelVersion": "2.0", "batchSize": 3}
+        live.measure(Knobs(1, 16, 1))
+    assert not isinstance(caught.value, Refused)
+    assert settings(server) == Knobs(1, 3, 1)
+    assert restore.kept(server) is None
+    assert "2.0" not in capsys.readouterr().err, "the error says it"
+
+
+def test_a_version_that_somebody_deployed_in_time_for_the_end_is_told(server, capsys):
+    with LiveServer(server, "embed", Bench()):
+        server.settings |= {"modelVersion": "2.0", "batchSize": 3}
+    assert settings(server) == Knobs(2, 3, 50)
+    assert "note: version 2.0 of embed is in use now" in capsys.readouterr().err
+
+
+def test_what_a_killed_tuner_found_does_not_hold_for_a_version_deployed_since(server):
+    with server.management() as management:
+        restore.remember(server, replace(restore.Before.now(management, server, "embed"), tuner=GONE))
+    server.settings |= {"modelVersion": "2.0", "batchSize": 3}
+    with LiveServer(server, "embed", Bench()) as live:
+        assert live.start == Knobs(2, 3, 50)
+        live.measure(Knobs(1, 32, 1))
+    assert settings(server) == Knobs(2, 3, 50)
+
+
+def test_clients_that_name_the_version_are_spared(server, tmp_path, capsys):
+    line = '2026-01-01T00:00:00,000 - /127.0.0.1:5 "POST /predictions/embed/1.0 HTTP/1.1" 200 3\n'
+    (tmp_path / "access_log.log").write_text(line * 2 + line.replace("embed/1.0", "embed"))
+    with pytest.raises(UsageError, match=r"2 requests in access_log\.log named version 1\.0 of embed.* without --live"):
+        LiveServer(server, "embed", Bench()).__enter__()
+    assert restore.kept(server) is None
+    (tmp_path / "access_log.log").write_text(line.replace("embed/1.0", "embed"))
+    with LiveServer(server, "embed", Bench()):
+        assert "clients that name version 1.0 get 404 from the first step on" in capsys.readouterr().err
 
 
 def test_after_a_killed_tuner_what_it_found_is_what_comes_back(server):
@@ -123,8 +185,32 @@ def test_threads_of_a_server_in_use_stay(server):
 
 def test_settings_as_torchserve_reads_them():
     assert knobs_of({}) == Knobs(1, 1, 100)
-    assert knobs_of({"minWorkers": 3, "batchSize": "8", "maxBatchDelay": 0}) == Knobs(3, 1, 100)
+    assert knobs_of({"minWorkers": 3, "maxWorkers": 3, "batchSize": "8", "maxBatchDelay": 0}) == Knobs(3, 1, 100)
+    assert knobs_of({"minWorkers": 3, "batchSize": 4}) == Knobs(1, 4, 100), "minWorkers alone does not count"
+    assert knobs_of({"minWorkers": 3, "maxWorkers": 2, "maxBatchDelay": 7}) == Knobs(1, 1, 7)
     assert config_of(Knobs(3, 8, 0)) == {"minWorkers": 3, "maxWorkers": 3, "batchSize": 8, "maxBatchDelay": 1}
+
+
+@pytest.mark.parametrize("delay", [0, -10000])
+def test_what_a_server_tells_holds(delay):
+    described = {"modelVersion": "1.0", "minWorkers": 3, "maxWorkers": 1, "batchSize": 4, "maxBatchDelay": delay}
+    assert knobs_of(described) == Knobs(3, 4, delay)
+
+
+@pytest.mark.parametrize("free, gone", [(3, []), (1, ["tune-1"])])
+def test_the_incumbent_makes_room_when_both_do_not_fit(tmp_path, monkeypatch, free, gone):
+    dropped = []
+    management = SimpleNamespace(describe=lambda name: {"workers": [1]}, unregister=dropped.append)
+    made = SimpleNamespace(work_dir=tmp_path)
+    private = SimpleNamespace(instance=made, running=lambda: True, management=lambda: nullcontext(management))
+    monkeypatch.setattr(place, "lack_of_room", lambda model, workers: "no room" if workers > free else None)
+    monkeypatch.setattr(place, "write_variant", lambda *_, **__: None)
+    monkeypatch.setattr(place.registration, "register", lambda *_, **__: None)
+    copy = place.PrivateCopy(place.of_archive(tmp_path), Bench())
+    copy._server = private
+    copy.measure(Knobs(1, 8, 50))
+    copy.measure(Knobs(3, 8, 50))
+    assert dropped == gone
 
 
 def test_the_files_of_an_archive_or_of_a_folder(tmp_path):
