@@ -61,18 +61,7 @@ def test_a_sleeping_model_against_the_whole_grid_on_a_real_server(tmp_path, caps
 @pytest.mark.parametrize("clients", [CLIENTS])
 def test_the_embedding_model_against_the_best_that_the_simulator_finds(clients, tmp_path, capsys, record_property):
     archive = embedding_archive(tmp_path, batch_size=32, delay=100)
-    words = (
-        "--data",
-        SENTENCES,
-        "--concurrency",
-        clients,
-        "--p99",
-        f"{LIMIT}ms",
-        "--duration",
-        SECONDS,
-        "--warm-up",
-        2,
-    )
+    load = ("--data", SENTENCES, "--concurrency", clients, "--duration", SECONDS, "--warm-up", 2)
     told = tune(capsys, archive, *load, "--p99", f"{LIMIT}ms", "--output", tmp_path / "out")
     record_property("steps", steps_text(told))
     found = Knobs(**told["recommended"])
