@@ -172,10 +172,8 @@ def taken_over(management: Management, before: Before) -> str | None:
         return f"the server has no model {before.model} any more; nothing to put back"
     if before.version is None or base_of(default) == base_of(before.version):
         return None
-    return (
-        f"version {default} of {before.model} is in use now, which is none of the tuning of {before.version}; its"
-        " settings stay as they are"
-    )
+    others = f"version {default} of {before.model} is in use now, which the tuning did not make"
+    return f"{others}; its settings stay as they are"
 
 
 def turn(
