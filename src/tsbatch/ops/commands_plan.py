@@ -9,6 +9,7 @@ import typer
 
 from tsbatch.errors import UsageError
 from tsbatch.ops.commands_simulate import Drawn, OverheadText, Variation, read_service_option
+from tsbatch.ops.options import check_finite, check_positive, refuse
 
 if TYPE_CHECKING:
     # They take NumPy along, which --help has no time for.
@@ -29,13 +30,14 @@ def register(app: typer.Typer) -> None:
 
 
 def plan_command(
+    context: typer.Context,
     service: Annotated[
         list[str],
         typer.Option(
             help="File of bench or check, or in ms: 20ms, 5+2*n, 1:20,8:60; several for several numbers of workers."
         ),
     ],
-    p99: Annotated[float, typer.Option(help="The most that P99 may be, ms.")],
+    p99: Annotated[str, typer.Option(help="The most that P99 may be, as 100ms.")],
     rate: Annotated[float | None, typer.Option(help="Requests a second to plan for.")] = None,
     arrivals: Annotated[Drawn, typer.Option(help="How they follow each other.")] = "poisson",
     trace: Annotated[
@@ -68,19 +70,24 @@ def plan_command(
     from tsbatch.ops.report.page import check_place, save
     from tsbatch.ops.simulation.plan import SCHEMA, make_plan
     from tsbatch.ops.simulation.planning import Goal, Planner
+    from tsbatch.ops.tuning.objective import read_time
 
     if html:
         check_place(html)
-    _check_positive({"--p99": p99, "--rate": rate})
+    goal = Goal(p99=read_time(p99, "--p99"), headroom=headroom)
+    check_positive({"--rate": rate})
+    check_finite({"--headroom": headroom, "--price": price, "--variation": variation})
+    if trace:
+        refuse(context, ["arrivals"], "those of --trace follow each other as they were recorded")
     services = [read_service_option(one, variation, overhead) for one in service]
     stream, base = _stream(rate, arrivals, trace, seed)
     if replicas and max_workers is not None:
         raise UsageError("--replicas are of one worker each; leave out --max-workers")
     limits = _limits(services, 1 if replicas else max_workers, max_batch_size, queue_size)
     factors = _factors(scale)
-    total = len(factors) * sum(1 for _ in limits.grid(p99))
+    total = len(factors) * sum(1 for _ in limits.grid(goal.p99))
     with console.progress("trying settings", total=total) as step:
-        planner = Planner(stream, services, Goal(p99=p99, headroom=headroom), limits, fine=requests, tell=step.advance)
+        planner = Planner(stream, services, goal, limits, fine=requests, tell=step.advance)
         unit: Unit = "replica" if replicas else "machine"
         plans = [make_plan(planner, base * factor, price=price, unit=unit) for factor in factors]
     if html:
@@ -126,12 +133,6 @@ def _factors(text: str) -> list[float]:
     if not factors or not all(0 < factor < float("inf") for factor in factors):
         raise UsageError(f"--scale is {text!r}; expected positive numbers like 10,100,1000")
     return sorted(factors)
-
-
-def _check_positive(options: dict[str, float | None]) -> None:
-    for option, value in options.items():
-        if value is not None and not 0 < value < float("inf"):
-            raise UsageError(f"{option} is {value:g}; expected a positive number")
 
 
 def _show(plans: list[Plan]) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from tsbatch.errors import UsageError
+from tsbatch.ops.options import check_finite, check_positive, given, refuse
 
 if TYPE_CHECKING:
     # They take NumPy along, which --help has no time for.
@@ -38,6 +40,7 @@ def register(app: typer.Typer) -> None:
 
 
 def simulate_command(
+    context: typer.Context,
     service: ServiceText,
     workers: Annotated[int, typer.Option(min=1, help="Workers of the model.")] = 1,
     batch_size: Annotated[int, typer.Option(min=1, help="batchSize.")] = 1,
@@ -75,8 +78,11 @@ def simulate_command(
 
     if html:
         check_place(html)
+    check_positive({"--rate": rate, "--scale": scale, "--limit": limit})
+    check_finite({"--variation": variation, "--think": think})
     measured = read_service_option(service, variation, overhead)
     stream, load = _load(rate, arrivals, concurrency, think, trace, scale, requests, seed)
+    _refuse_ignored(context, {"rate": "arrivals", "concurrency": "think", "trace": "scale"})
     settings = Settings(workers=workers, batch_size=batch_size, max_batch_delay=max_batch_delay, queue_size=queue_size)
     simulated = simulate(settings, stream, measured.with_workers(workers), seed=seed)
     result = as_result(simulated, settings, {**load, "limit": limit, "seed": seed}, measured.source or service)
@@ -91,6 +97,13 @@ def simulate_command(
     else:
         show(result)
         _show_grounds(measured, workers, batch_size)
+
+
+def _refuse_ignored(context: typer.Context, belonging: Mapping[str, str]) -> None:
+    there = given(context)
+    for load, option in belonging.items():
+        if load not in there:
+            refuse(context, [option], f"it goes with --{load}")
 
 
 def _show_grounds(service: ServiceTime, workers: int, batch_size: int) -> None:
@@ -152,9 +165,6 @@ def _load(
     given = [option for option, value in options.items() if value is not None]
     if len(given) != 1:
         raise UsageError(f"{' and '.join(given) or 'no load'}; expected one of {', '.join(options)}")
-    for option, value in {"--rate": rate, "--scale": scale}.items():
-        if value is not None and not 0 < value < float("inf"):
-            raise UsageError(f"{option} is {value:g}; expected a positive number")
     if concurrency:
         load = {"loop": "closed", "arrivals": None, "steps": [float(concurrency)]}
         return Clients(concurrency, requests, think=think, seed=seed), load

@@ -11,6 +11,7 @@ from tsbatch.errors import UsageError
 from tsbatch.ops import console
 from tsbatch.ops.commands_server import Json, Name
 from tsbatch.ops.instance import DEFAULT_NAME
+from tsbatch.ops.options import check_finite, check_positive, given, refuse
 
 if TYPE_CHECKING:
     from tsbatch.ops.tuning.objective import Goal
@@ -24,7 +25,7 @@ SHOWN = 12
 
 Objective = Literal["throughput", "p99", "p50", "memory"]
 Kind = Literal["careful", "tpe"]
-Arrivals = Literal["poisson", "uniform"]
+Arrivals = Literal["poisson", "uniform", "bursts"]
 
 
 def register(app: typer.Typer) -> None:
@@ -33,13 +34,16 @@ def register(app: typer.Typer) -> None:
 
 
 def tune_command(
+    context: typer.Context,
     model: Annotated[str | None, typer.Argument(help="A model on the running server, or a .mar file.")] = None,
     data: Annotated[Path | None, typer.Option(help="What to send: JSON lines, text lines, CSV, or a folder.")] = None,
     p99: Annotated[str | None, typer.Option(help="The most that P99 may be, as 100ms.")] = None,
     concurrency: Annotated[int | None, typer.Option(min=1, help=f"Clients of a closed loop ({CLIENTS}).")] = None,
     rate: Annotated[float | None, typer.Option(help="Requests a second of an open loop.")] = None,
     arrivals: Annotated[Arrivals, typer.Option(help="How requests of an open loop follow each other.")] = "poisson",
-    max_memory: Annotated[str | None, typer.Option(help="The most that all workers may hold, as 8GB.")] = None,
+    max_memory: Annotated[
+        str | None, typer.Option(help="The most that the workers may hold for themselves together, as 8GB.")
+    ] = None,
     objective: Annotated[
         Objective | None, typer.Option(help="What to make better: throughput with clients, p99 with a rate.")
     ] = None,
@@ -68,12 +72,17 @@ def tune_command(
     on where it was when the same command is given again.
     """
     if restore:
+        refuse(context, given(context).keys() - {"restore", "name", "json"}, "--restore only puts back what there was")
         _restore(name, as_json=json)
         return
     if model is None or data is None:
         raise UsageError("nothing to tune; expected: tsbatch tune NAME|MAR --data FILE")
-    if rate is not None and not 0 < rate < float("inf"):
-        raise UsageError(f"--rate is {rate:g}; expected a positive number")
+    if rate is None:
+        refuse(context, ["arrivals"], "it is about the requests of --rate")
+    if offline:
+        refuse(context, ["search", "budget", "write"], "--offline only measures what there is and ranks the rest")
+    check_positive({"--rate": rate, "--duration": duration})
+    check_finite({"--warm-up": warm_up})
     from tsbatch.ops.measure.data import read_bodies
     from tsbatch.ops.tuning.runs import Script
     from tsbatch.ops.tuning.session import Order
@@ -121,8 +130,8 @@ def goal_of(objective: Objective | None, p99: str | None, max_memory: str | None
         raise UsageError("with --rate the requests/s are the load's; expected --objective p99, p50 or memory")
     return Goal(
         objective=objective or ("p99" if open_loop else "throughput"),
-        p99=None if p99 is None else read_time(p99),
-        memory=None if max_memory is None else read_size(max_memory),
+        p99=None if p99 is None else read_time(p99, "--p99"),
+        memory=None if max_memory is None else read_size(max_memory, "--max-memory"),
         open_loop=open_loop,
     )
 

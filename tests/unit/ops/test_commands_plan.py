@@ -14,7 +14,7 @@ QUICK = ["--requests", "2000", "--max-workers", "2", "--max-batch-size", "4"]
 
 def test_a_page_for_people(capsys, tmp_path):
     page = tmp_path / "plan.html"
-    words = ["--service", "10+2*n", "--rate", "800", "--p99", "100", "--price", "3", "--html", str(page)]
+    words = ["--service", "10+2*n", "--rate", "800", "--p99", "0.1s", "--price", "3", "--html", str(page)]
     assert main(["plan", *QUICK, *words]) == 0
     out = capsys.readouterr().out
     assert out.startswith("800 requests/s within 100 ms at P99: ")
@@ -82,7 +82,15 @@ def test_each_rate_is_planned_for_by_itself(capsys):
         (["--p99", "100"], "expected one of --rate and --trace"),
         (["--p99", "100", "--rate", "5", "--trace", "x"], "expected one of --rate and --trace"),
         (["--p99", "0", "--rate", "5"], "--p99 is 0"),
+        (["--p99", "soon", "--rate", "5"], "--p99 is soon; expected a time like 100ms"),
         (["--p99", "100", "--rate", "0"], "--rate is 0"),
+        (["--p99", "100", "--rate", "nan"], "--rate is nan"),
+        (["--p99", "100", "--rate", "5", "--headroom", "nan"], "--headroom"),
+        (["--p99", "100", "--rate", "5", "--headroom", "inf"], "--headroom is inf"),
+        (["--p99", "100", "--rate", "5", "--price", "nan"], "--price"),
+        (["--p99", "100", "--rate", "5", "--variation", "inf"], "--variation is inf"),
+        (["--p99", "100", "--rate", "5", "--overhead", "nan,1,1"], "--overhead is 'nan,1,1'"),
+        (["--p99", "100", "--trace", "x", "--arrivals", "uniform"], "--arrivals would be ignored"),
         (["--p99", "100", "--rate", "5", "--scale", "10,x"], "--scale is '10,x'"),
         (["--p99", "3", "--rate", "5"], "no settings keep P99 within 3 ms"),
         (["--rate", "5"], "--p99"),

@@ -5,6 +5,9 @@ import pytest
 from tsbatch.cli import main
 from tsbatch.errors import UsageError
 from tsbatch.ops.commands_tune import goal_of, traffic_of
+from tsbatch.ops.measure.arrivals import Arrivals
+from tsbatch.ops.measure.target import Target
+from tsbatch.ops.tuning.runs import Script
 
 
 @pytest.fixture
@@ -20,8 +23,25 @@ def data(tmp_path):
         ([], "nothing to tune; expected: tsbatch tune NAME|MAR --data FILE"),
         (["m.mar", "--data", "DATA", "--rate", "5", "--concurrency", "3"], "different loads"),
         (["m.mar", "--data", "DATA", "--rate", "-5"], "--rate is -5"),
-        (["m.mar", "--data", "DATA", "--p99", "fast"], "expected a time like 100ms"),
-        (["m.mar", "--data", "DATA", "--max-memory", "much"], "expected a size like 8GB"),
+        (["m.mar", "--data", "DATA", "--rate", "nan"], "--rate is nan"),
+        (["m.mar", "--data", "DATA", "--duration", "nan"], "--duration"),
+        (["m.mar", "--data", "DATA", "--duration", "inf"], "--duration is inf"),
+        (["m.mar", "--data", "DATA", "--warm-up", "nan"], "--warm-up"),
+        (["m.mar", "--data", "DATA", "--p99", "fast"], "--p99 is fast; expected a time like 100ms"),
+        (["m.mar", "--data", "DATA", "--max-memory", "much"], "--max-memory is much; expected a size like 8GB"),
+        (
+            ["m.mar", "--data", "DATA", "--arrivals", "poisson"],
+            "--arrivals would be ignored: it is about the requests of",
+        ),
+        (["m.mar", "--data", "DATA", "--concurrency", "2", "--arrivals", "uniform"], "--arrivals would be ignored"),
+        (
+            ["m.mar", "--data", "DATA", "--offline", "--write", "--search", "tpe", "--budget", "20"],
+            "--search, --budget, --write would be ignored: --offline only",
+        ),
+        (["m.mar", "--data", "DATA", "--restore"], "MODEL, --data would be ignored: --restore only"),
+        (["--restore", "--p99", "100ms"], "--p99 would be ignored"),
+        (["m.mar", "--data", "DATA", "--rate", "5", "--arrivals", "bursts"], "no such archive: m.mar"),
+        (["m.mar", "--data", "DATA", "--offline"], "no such archive: m.mar"),
         (["m.mar", "--data", "DATA", "--rate", "5", "--objective", "throughput"], "the requests/s are the load's"),
         (["m.mar", "--data", "DATA", "--live"], "--live is for a model on a running server"),
         (["m.mar", "--data", "DATA"], "no such archive: m.mar"),
@@ -42,6 +62,13 @@ def test_without_a_load_there_are_eight_clients():
     assert traffic_of(None, 5.0, "uniform", 3).clients is None
     with pytest.raises(UsageError):
         traffic_of(1, 1.0, "poisson", 0)
+
+
+def test_bursts_are_sent_as_bench_sends_them():
+    script = Script(traffic=traffic_of(None, 5.0, "bursts", 3), bodies=[])
+    target = Target(address=None, tokens=None)
+    assert script.plan().arrivals == "bursts"
+    assert script.load(target, 2).arrivals == Arrivals("bursts", 5.0, seed=5)
 
 
 def test_the_objective_follows_from_the_load():

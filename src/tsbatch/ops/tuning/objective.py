@@ -150,26 +150,26 @@ def shown(name: str, value: float) -> str:
     return f"{number}{WORDS[name][1]}"
 
 
-def read_time(text: str) -> float:
+def read_time(text: str, option: str = "") -> float:
     """Milliseconds of ``100``, ``100ms`` or ``1.5s``.
 
     Raises:
-        UsageError: it is no such thing.
+        UsageError: it is no such thing; ``option`` says where it stood.
     """
-    return _read(text, {"ms": 1.0, "s": 1000.0, "": 1.0}, "a time like 100ms or 1.5s")
+    return _read(text, {"ms": 1.0, "s": 1000.0, "": 1.0}, "a time like 100ms or 1.5s", option)
 
 
-def read_size(text: str) -> int:
+def read_size(text: str, option: str = "") -> int:
     """Bytes of ``8GB``, ``512MB`` or ``8GiB``.
 
     Raises:
-        UsageError: it is no such thing.
+        UsageError: it is no such thing; ``option`` says where it stood.
     """
     units = {"gb": 1e9, "mb": 1e6, "gib": 2.0**30, "mib": 2.0**20, "g": 1e9, "m": 1e6}
-    return int(_read(text, units, "a size like 8GB or 512MB"))
+    return int(_read(text, units, "a size like 8GB or 512MB", option))
 
 
-def _read(text: str, units: Mapping[str, float], expected: str) -> float:
+def _read(text: str, units: Mapping[str, float], expected: str, option: str) -> float:
     word = text.strip().lower()
     unit = word.lstrip("0123456789.")
     try:
@@ -177,5 +177,5 @@ def _read(text: str, units: Mapping[str, float], expected: str) -> float:
     except (KeyError, ValueError):
         value = math.nan
     if not 0 < value < math.inf:
-        raise UsageError(f"{text!r}: expected {expected}")
+        raise UsageError(f"{option} is {text}; expected {expected}" if option else f"{text!r}: expected {expected}")
     return value

@@ -26,6 +26,11 @@ def test_what_is_no_time_is_said(text):
         read_time(text)
 
 
+def test_what_is_no_time_is_said_with_its_option():
+    with pytest.raises(UsageError, match=r"^--p99 is soon; expected a time like 100ms or 1\.5s$"):
+        read_time("soon", "--p99")
+
+
 @pytest.mark.parametrize("text", ["8", "8 elephants", "-1GB"])
 def test_what_is_no_size_is_said(text):
     with pytest.raises(UsageError, match="expected a size like 8GB"):
