@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -14,6 +15,7 @@ from tsbatch.ops.tuning.journal import change_text
 from tsbatch.ops.tuning.knobs import Knobs
 from tsbatch.ops.tuning.noise import seconds_needed
 from tsbatch.ops.tuning.objective import Aim, Figures, Goal, mean, merit
+from tsbatch.ops.tuning.observation import Observation
 from tsbatch.ops.tuning.tuner import Outcome
 
 SCHEMA: Final = 1
@@ -90,7 +92,7 @@ def advice(outcome: Outcome, goal: Goal, seconds: float) -> list[str]:
             "it ended because its runs were used up; there may be more to gain: the same command with a larger --budget"
             " goes on where it was"
         )
-    return notes + _of_memory(outcome, goal)
+    return [*notes, *_of_memory(outcome, goal), *_of_load(outcome.history.runs)]
 
 
 def _of_steps(steps: Sequence[Step], seconds: float) -> list[str]:
@@ -106,6 +108,13 @@ def _of_steps(steps: Sequence[Step], seconds: float) -> list[str]:
     if failed := sum(step.judgement.verdict == "failed" for step in steps):
         notes.append(f"{failed} of {len(steps)} settings that were tried could not be had; the steps say why")
     return notes
+
+
+def _of_load(runs: Sequence[Observation]) -> list[str]:
+    """What makes the figures worth less than they look, each kind once."""
+    counts = Counter(kind for run in runs for kind in run.doubts)
+    texts = {kind: text for run in runs for kind, text in run.doubts.items()}
+    return [f"{texts[kind]} (in {count} of {len(runs)} runs)" for kind, count in counts.items()]
 
 
 def _of_memory(outcome: Outcome, goal: Goal) -> list[str]:

@@ -58,6 +58,9 @@ def test_the_json_says_what_is_recommended_and_every_step():
     assert [step["verdict"] for step in told["steps"]] == ["kept", "no gain"]
     assert told["steps"][0]["change"] == "workers 1 → 2"
     assert told["runs"] == sum(one["runs"] for one in told["seen"])
+    assert [one["knobs"] for one in told["seen"]] == [knobs.to_json() for knobs in (START, TWO, THREE)]
+    assert [one["pareto"] for one in told["seen"]] == [True, True, False]
+    assert told["front"] == ["throughput", "p99"]
 
 
 def test_nothing_to_gain_is_said():
@@ -87,6 +90,15 @@ def test_memory_that_nobody_could_read_is_not_passed_over():
     assert said not in advice(tuned(**unknown), Goal(), 10)
     goal = Goal(objective="memory")
     assert any("could not be read, so no setting can be said" in note for note in advice(tuned(**unknown), goal, 10))
+
+
+def test_what_makes_the_runs_doubtful_is_said_once_for_each_kind():
+    outcome = tuned()
+    runs = outcome.history.runs
+    runs[0] = replace(runs[0], doubts={"busy": "the load generator was the bottleneck: it used 0.93"})
+    runs[2] = replace(runs[2], doubts={"busy": "the load generator was the bottleneck: it used 0.97"})
+    said = [note for note in advice(outcome, Goal(), 10) if "bottleneck" in note]
+    assert said == [f"the load generator was the bottleneck: it used 0.97 (in 2 of {len(runs)} runs)"]
 
 
 def test_no_setting_that_keeps_the_limits_is_said():
