@@ -26,6 +26,7 @@ from tsbatch.ops.tuning.result import Seen, advice, confirming, expected, seen
 from tsbatch.ops.tuning.tuner import Outcome
 
 ANY: Final = Goal()
+"""What is told of a result when nobody says what was wanted."""
 
 
 def report_of_tuning(outcome: Outcome, goal: Goal, about: Mapping[str, Any], seconds: float) -> Report:
