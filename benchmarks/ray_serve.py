@@ -154,8 +154,8 @@ class Comparison:
 
 
 def _with_haproxy(folder: Path) -> dict[str, str]:
-    """What ``ray deploy --local --haproxy`` sets; in a folder with a short name, since sockets lie in it."""
-    haproxy.write_answer(folder)
+    """What ``ray deploy --local --haproxy`` sets."""
+    haproxy.make_folder(folder)
     return {**haproxy.environment(folder), **haproxy.ports(*free_ports(2))}
 
 

