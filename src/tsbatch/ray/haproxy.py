@@ -23,7 +23,7 @@ CONFIG: Final = "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC"
 ANSWER: Final = "lost.http"
 """HAProxy's answer where no replica gives one, beside its own configuration."""
 FOLDER: Final = "ha"
-"""In the cluster's folder, which Ray opens to everybody. Who can reach HAProxy's socket can change where requests go."""
+"""In the cluster's folder, which Ray opens to all. Who can reach HAProxy's socket can change where requests go."""
 SECONDS_TO_LEAVE: Final = "2"
 """That a replica which is to end goes on taking requests, until HAProxy knows; Ray's 30 are for balancers outside."""
 TEMPLATES: Final = Path("serve", "_private", "haproxy_templates.py")

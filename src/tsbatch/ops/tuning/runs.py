@@ -30,6 +30,9 @@ from tsbatch.ops.tuning.tuner import Refused
 DOUBTS: Final = ("busy", "late", "waited")
 """A load test's remarks that say that the load itself was not as it should be."""
 
+NEEDED: Final = 100
+"""Requests of a run from which on one lies beyond its P99."""
+
 TRIES: Final = 2
 """A run in which a worker died says nothing of its setting the first time; the second time it does."""
 
@@ -141,9 +144,16 @@ class Bench:
             answered=run.answered,
             memory=float(sum(memory)) if memory else None,
             service=_service(result),
-            doubts={kind: text for kind, text in remarks(run).items() if kind in DOUBTS},
+            doubts=_doubts(run),
             timeout=self.script.timeout,
         )
+
+
+def _doubts(run: Run) -> dict[str, str]:
+    found = {kind: text for kind, text in remarks(run).items() if kind in DOUBTS}
+    if len(run.samples) < NEEDED:
+        found["few"] = f"a run had {len(run.samples)} requests, and a P99 needs {NEEDED}: measure longer, or more load"
+    return found
 
 
 def _lost_worker(run: Run, target: Target) -> bool:

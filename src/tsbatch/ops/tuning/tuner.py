@@ -9,12 +9,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, Protocol
 
-from tsbatch.errors import UsageError
 from tsbatch.ops.failure import ServerError
 from tsbatch.ops.tuning.history import History, Hypothesis, Judgement, Step
 from tsbatch.ops.tuning.knobs import Knobs
@@ -28,9 +26,6 @@ BUDGET: Final = 36
 
 CONFIRM: Final = 2
 """Runs of the recommendation at the end."""
-
-NEEDED: Final = 100
-"""Requests of a run from which on it has a P99."""
 
 Ended = Literal["nothing left", "no runs left"]
 
@@ -121,12 +116,10 @@ class Tuning:
         """Tune.
 
         Raises:
-            UsageError: a run is too short for what is wanted.
             ServerError: nothing can be measured any more; the runs so far are in the journal.
         """
         for _ in range(START_RUNS):
             self.history.start.append(self._again(self.start, "what is there"))
-        self._check_length()
         self._tell(lambda listener: listener.started(self.history))
         ended = self._climb()
         while (best := self._best()) is not None:
@@ -135,16 +128,6 @@ class Tuning:
             self._withdraw(best)
             ended = self._climb()
         return Outcome(self.history, None, self.confirmed, ended)
-
-    def _check_length(self) -> None:
-        """Beyond a P99 there has to be a request."""
-        requests = min(run.figures.requests for run in self.history.start)
-        if requests < NEEDED and (self.goal.objective == "p99" or self.goal.p99 is not None):
-            times = math.ceil(NEEDED / max(1, requests))
-            raise UsageError(
-                f"a run has {requests} requests, and a P99 needs {NEEDED}: give a --duration {times} times as long, or"
-                " more load"
-            )
 
     def _climb(self) -> Ended:
         """Step by step until nothing is left to try."""

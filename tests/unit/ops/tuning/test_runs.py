@@ -64,3 +64,10 @@ def test_what_was_wrong_with_the_load_stays_with_the_observation(monkeypatch):
     assert "the load generator was the bottleneck" in found.doubts["busy"]
     assert Observation.from_json(found.to_json()).doubts == found.doubts
     assert measured(monkeypatch, requests(200), cpu=0.2).doubts == {}
+
+
+def test_too_few_requests_for_a_p99_are_told(monkeypatch):
+    assert measured(monkeypatch, requests(99)).doubts == {
+        "few": "a run had 99 requests, and a P99 needs 100: measure longer, or more load"
+    }
+    assert measured(monkeypatch, requests(100)).doubts == {}

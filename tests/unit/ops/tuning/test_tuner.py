@@ -1,12 +1,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
 
 from tests.unit.ops.tuning.made_up import START, Listed, MadeUp
-from tsbatch.errors import UsageError
 from tsbatch.ops.failure import ServerError
 from tsbatch.ops.tuning.journal import Log
 from tsbatch.ops.tuning.knobs import Knobs
@@ -149,19 +147,6 @@ def test_what_comes_just_within_a_limit_that_was_broken_is_not_recommended():
     assert step.judgement.verdict == "breaks a limit"
     assert step.judgement.why == "kept at first; P99 78.1 ms is too near to the limit of 80 ms to be sure of it"
     assert outcome.recommended is None
-
-
-def test_a_run_has_requests_enough_for_a_p99():
-    class Short(MadeUp):
-        def measure(self, knobs):
-            found = super().measure(knobs)
-            return replace(found, figures=replace(found.figures, requests=40))
-
-    with pytest.raises(UsageError, match=r"a run has 40 requests, and a P99 needs 100: .* 3 times as long"):
-        tuned(Short(), TWO, goal=Goal(p99=80))
-    with pytest.raises(UsageError, match="a P99 needs 100"):
-        tuned(Short(), TWO, goal=Goal(objective="p99"))
-    assert tuned(Short(noise=0.01), TWO).recommended == START
 
 
 def test_what_there_was_is_left_when_no_run_is_left_to_confirm_anything_else():
