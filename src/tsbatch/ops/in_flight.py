@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,13 @@ class InFlight:
         self._name = f"{who.name}_{who.version}"
         self._busy: dict[str, bool] = {}
 
-    def busy(self) -> int | None:
-        """How many are computing; None where the log does not say, as when its level was raised."""
+    def busy(self, ids: Collection[str] | None = None) -> int | None:
+        """How many are computing; None where the log does not say, as when its level was raised.
+
+        Args:
+            ids: of the workers that there are, as the server tells them: one that was killed and is gone since never
+                says that it is done. All that the log knows when left out.
+        """
         for line in self._tail.lines():
             match = LINE.match(line)
             worker = WORKER.match(match["thread"]) if match else None
@@ -52,7 +57,9 @@ class InFlight:
                 continue
             if match["text"].startswith((SENT, BACK)):
                 self._busy[worker["worker"]] = match["text"].startswith(SENT)
-        return sum(self._busy.values()) if self._busy else None
+        there = None if ids is None else {f"W-{one}-{self._name}" for one in ids}
+        computing = sum(busy for worker, busy in self._busy.items() if there is None or worker in there)
+        return computing if self._busy else None
 
 
 def drain(management: Management, who: ModelVersion, log_dir: Path, tell: Callable[[str], None]) -> None:
@@ -65,7 +72,7 @@ def drain(management: Management, who: ModelVersion, log_dir: Path, tell: Callab
     last, moved = None, time.monotonic()
     while True:
         model = management.describe(who.name, who.version)
-        state = (waiting(model), flight.busy())
+        state = (waiting(model), flight.busy([worker["id"] for worker in model["workers"]]))
         if state != last:
             last, moved = state, time.monotonic()
             tell(f"draining {who}: {state[0]} waiting, {'?' if state[1] is None else state[1]} batches computing")
@@ -75,7 +82,8 @@ def drain(management: Management, who: ModelVersion, log_dir: Path, tell: Callab
         if state == (0, None) and still > model["responseTimeout"]:
             return  # whatever was computing has been answered or ended by now
         if still > patience:
-            raise ServerError(f"{who} does not get done: {last[0]} requests waiting, nothing moved for {patience} s")
+            left = f"{last[0]} requests waiting, {'?' if last[1] is None else last[1]} batches computing"
+            raise ServerError(f"{who} does not get done: {left}, nothing moved for {patience} s")
         time.sleep(SECONDS_BETWEEN_LOOKS)
 
 

@@ -56,7 +56,7 @@ class Server:
         write(self.folder, *lines)
         return {
             "jobQueueStatus": {"pendingRequests": waiting},
-            "workers": [{}],
+            "workers": [{"id": "9000"}, {"id": "9001"}],
             "responseTimeout": 120,
             "maxBatchDelay": 500,
         }
@@ -103,11 +103,19 @@ def test_a_log_that_does_not_say_is_waited_out(tmp_path):
 
 @pytest.mark.usefixtures("clock")
 def test_a_version_that_does_not_get_done_is_an_error(tmp_path):
-    with pytest.raises(ServerError, match=r"m 1\.0 does not get done: 2 requests waiting, nothing moved for 150 s"):
+    with pytest.raises(ServerError, match=r"m 1\.0 does not get done: 2 requests waiting, 1 batches computing, nothing moved for 150 s"):
         drained(tmp_path, [(2, line(SENT)), *([(2,)] * 2000)])
 
 
 @pytest.mark.usefixtures("clock")
+def test_a_worker_that_was_killed_and_is_gone_is_not_waited_for(tmp_path):
+    flight = InFlight(tmp_path, OLD)
+    write(tmp_path, line("Flushing req.cmd PREDICT"), line("Flushing req.cmd PREDICT", "W-9001-m_1.0"))
+    assert flight.busy(["9000", "9001"]) == 2
+    assert flight.busy(["9001"]) == 1
+    assert flight.busy([]) == 0
+
+
 def test_a_version_without_workers_is_drained(tmp_path):
     class Idle(Server):
         def describe(self, name, version):
