@@ -103,11 +103,11 @@ def test_a_log_that_does_not_say_is_waited_out(tmp_path):
 
 @pytest.mark.usefixtures("clock")
 def test_a_version_that_does_not_get_done_is_an_error(tmp_path):
-    with pytest.raises(ServerError, match=r"m 1\.0 does not get done: 2 requests waiting, 1 batches computing, nothing moved for 150 s"):
+    says = r"m 1\.0 does not get done: 2 requests waiting, 1 batches computing, nothing moved for 150 s"
+    with pytest.raises(ServerError, match=says):
         drained(tmp_path, [(2, line(SENT)), *([(2,)] * 2000)])
 
 
-@pytest.mark.usefixtures("clock")
 def test_a_worker_that_was_killed_and_is_gone_is_not_waited_for(tmp_path):
     flight = InFlight(tmp_path, OLD)
     write(tmp_path, line("Flushing req.cmd PREDICT"), line("Flushing req.cmd PREDICT", "W-9001-m_1.0"))
@@ -116,6 +116,7 @@ def test_a_worker_that_was_killed_and_is_gone_is_not_waited_for(tmp_path):
     assert flight.busy([]) == 0
 
 
+@pytest.mark.usefixtures("clock")
 def test_a_version_without_workers_is_drained(tmp_path):
     class Idle(Server):
         def describe(self, name, version):
