@@ -87,7 +87,7 @@ class Run:
 
 @dataclass
 class Comparison:
-    """The three, and the texts.
+    """All of them, and the texts.
 
     Attributes:
         texts: the corpora by name.
@@ -121,7 +121,7 @@ class Comparison:
             yield server.address
 
     def take_turns(self, plan: Plan, best: PeerSystem, bench: Bench, archive: Path) -> None:
-        """Run all three, turn by turn."""
+        """Run all of them, turn by turn."""
         for number in range(plan.turns):
             for who in turn(EVERY, number):
                 if who == TORCHSERVE:
