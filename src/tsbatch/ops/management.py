@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +18,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from tsbatch.errors import UsageError
+from tsbatch.ops.answers import is_stumble, is_token_error, message_of
 from tsbatch.ops.failure import ServerError
 from tsbatch.ops.load_failure import load_failed
 from tsbatch.ops.tokens import FixedToken, TokenSource
@@ -39,8 +39,7 @@ SECONDS_FOR_LAST_WORDS = 0.5
 SECONDS_FOR_REASON = 12
 """When they do not, the next worker says why; TorchServe starts it within two seconds."""
 
-TRIPPED = "Job.isControlCmd()"
-"""In TorchServe's answer when it trips over the job that it took from a worker it ends; asked again it is fine."""
+TRIES = 3
 
 MODELS = "/models"
 RESERVED = "/token"
@@ -172,7 +171,7 @@ class Management:
             ModelNotFound: when the server has no such model or version.
             ServerError: when the server cannot be reached or fails.
         """
-        self._surely(
+        self._call(
             "PUT",
             path_of(name, version),
             seconds=None if synchronous else 60,
@@ -197,7 +196,7 @@ class Management:
             ModelNotFound: when the server has no such model or version.
             ServerError: when the server cannot be reached or fails.
         """
-        self._surely("DELETE", path_of(name, version), seconds=300)
+        self._call("DELETE", path_of(name, version), seconds=300)
 
     def follow(self) -> WorkerLog | None:
         """The server's logs from now on, where they can be read."""
@@ -243,15 +242,6 @@ class Management:
             tell(f"loading {who}: {ready} of {wanted} workers READY")
             time.sleep(SECONDS_BETWEEN_LOOKS)
 
-    def _surely(self, method: str, path: str, **options: Any) -> None:
-        try:
-            self._call(method, path, **options)
-        except ServerError as error:
-            if TRIPPED not in str(error):
-                raise
-            with suppress(ModelNotFound):  # it is gone all the same
-                self._call(method, path, **options)
-
     def _call(self, method: str, path: str, *, seconds: float | None = 60, **query: Any) -> Any:
         params = {key: value for key, value in query.items() if value is not None}
         answer = self._send(method, path, params, seconds)
@@ -259,6 +249,14 @@ class Management:
             # The token was renewed between our reading it and the server's.
             time.sleep(SECONDS_FOR_LAST_WORDS)
             answer = self._send(method, path, params, seconds)
+        for _ in range(TRIES - 1):
+            # A version that was registered half cannot be registered again.
+            if method == "POST" or not is_stumble(answer):
+                break
+            time.sleep(SECONDS_FOR_LAST_WORDS)
+            answer = self._send(method, path, params, seconds)
+            if method == "DELETE" and answer.status_code == httpx.codes.NOT_FOUND:
+                return None  # it is gone all the same
         if answer.is_success:
             return answer.json()
         raise self._error(answer)
@@ -290,6 +288,8 @@ class Management:
             return ServerError(f"{said}; the server was started without enable_model_api=true")
         if answer.is_client_error:
             return UsageError(said)
+        if is_stumble(answer):
+            return ServerError(f"TorchServe tripped over its own workers ({said}); do the same again")
         return ServerError(said)
 
 
@@ -310,20 +310,6 @@ def path_of(name: str, version: str | None = None) -> str:
 def ready_workers(model: Mapping[str, Any]) -> int:
     """How many workers of a described model are READY."""
     return sum(worker["status"] == READY for worker in model["workers"])
-
-
-def is_token_error(answer: httpx.Response) -> bool:
-    """Whether the server refused the token, which it does with a 400."""
-    return answer.status_code == httpx.codes.BAD_REQUEST and "InvalidKeyException" in answer.text
-
-
-def message_of(answer: httpx.Response) -> str:
-    """What an error answer ``{"code", "type", "message"}`` says, on one line."""
-    try:
-        said = answer.json()["message"]
-    except (ValueError, KeyError, TypeError):
-        said = answer.text
-    return " ".join(str(said).split()) or f"the server answered {answer.status_code}"
 
 
 def models_of(management: Management) -> list[dict[str, Any]]:

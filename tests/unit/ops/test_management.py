@@ -224,21 +224,61 @@ def test_the_reason_is_waited_for_when_the_last_words_are_lost(tmp_path, monkeyp
     assert module.last_words(log, ModelVersion("m", "1.0")) == Reason("ValueError: x")
 
 
-STUMBLE = (500, {"message": 'Cannot invoke "org.pytorch.serve.job.Job.isControlCmd()" because "job" is null'})
-"""Seen on a real server, in one of some sixty calls that end a worker."""
+STUMBLES = [
+    (500, {"code": 500, "type": "ConcurrentModificationException"}),
+    (500, {"type": "NullPointerException", "message": 'Cannot invoke "Job.isControlCmd()" because "job" is null'}),
+]
+"""Seen on a real server: a worker was killed while another call walked through the workers; one was just ended."""
 
 
-def test_a_stumble_of_torchserve_while_scaling_is_asked_again(fake, api):
-    fake.answer("PUT", "/models/m", STUMBLE, (200, {}))
+@pytest.fixture(params=STUMBLES, ids=["without a message", "with one"])
+def stumble(request):
+    return request.param
+
+
+def test_a_stumble_of_torchserve_is_asked_again(fake, api, stumble):
+    fake.answer("PUT", "/models/m", stumble, stumble, (200, {}))
     api.scale("m", 0)
-    assert [call[2]["min_worker"] for call in fake.calls] == ["0", "0"]
+    assert [call[2]["min_worker"] for call in fake.calls] == ["0", "0", "0"]
+    fake.answer("GET", "/models/m", stumble, (200, [described()]))
+    assert api.describe("m")["modelName"] == "m"
+    fake.answer("PUT", "/models/m/1.0/set-default", stumble, (200, {}))
+    api.set_default("m", "1.0")
 
 
-def test_a_stumble_while_unregistering_is_none_when_the_model_is_gone(fake, api):
-    fake.answer("DELETE", "/models/m", STUMBLE, (404, {"message": "Model not found: m"}))
-    fake.answer("GET", "/models", (200, {"models": []}))
+def test_a_stumble_while_unregistering_is_none_when_the_model_is_gone(fake, api, stumble):
+    fake.answer("DELETE", "/models/m", stumble, (404, {"message": "Model not found: m"}))
     api.unregister("m")
     assert [call[0] for call in fake.calls].count("DELETE") == 2
+
+
+def test_a_model_that_goes_while_it_is_scaled_is_told(fake, api, stumble):
+    fake.answer("PUT", "/models/m", stumble, (404, {"message": "Model not found: m"}))
+    fake.answer("GET", "/models", (200, {"models": []}))
+    with pytest.raises(ModelNotFound):
+        api.scale("m", 0)
+
+
+def test_registering_is_never_asked_again(fake, api, stumble):
+    fake.answer("POST", "/models", stumble)
+    with pytest.raises(ServerError):
+        api.register("m.mar")
+    assert len(fake.calls) == 1
+
+
+def test_stumbling_on_and_on_is_told_by_its_name(fake, api):
+    fake.answer("PUT", "/models/m", STUMBLES[0])
+    with pytest.raises(ServerError, match=r"tripped .* \(ConcurrentModificationException\); do the same again"):
+        api.scale("m", 0)
+    assert len(fake.calls) == module.TRIES
+
+
+@pytest.mark.parametrize("answer", [b"busy", {"message": "busy"}, ["busy"]])
+def test_an_answer_of_any_shape_is_no_stumble(fake, api, answer):
+    fake.answer("PUT", "/models/m", (500, answer))
+    with pytest.raises(ServerError, match="busy"):
+        api.scale("m", 0)
+    assert len(fake.calls) == 1
 
 
 def test_any_other_failure_is_told(fake, api):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,6 +28,10 @@ from tsbatch.ops.tokens import write_private
 SCHEMA = 1
 SUFFIX = ".tuning"
 """Not ``.json``: it is no server's state file."""
+
+TRIES = 3
+SECONDS_BETWEEN_TRIES = 2.0
+"""TorchServe starts a worker again within them; one that dies in the middle fails a try, not the putting back."""
 
 Tell = Callable[[str], None]
 
@@ -147,6 +152,8 @@ def restore(management: Management, instance: Instance, tell: Tell = lambda _: N
 def put_back(management: Management, instance: Instance, before: Before, tell: Tell = lambda _: None) -> str | None:
     """Put these settings back and forget them; nothing is done where they hold already.
 
+    A server that fails is asked again while it runs, :data:`TRIES` times in all.
+
     Returns:
         In a line, why nothing is to be put back any more; None when they hold.
 
@@ -154,13 +161,27 @@ def put_back(management: Management, instance: Instance, before: Before, tell: T
         UsageError: there is no memory for it; they are still kept.
         ServerError: it cannot be done; they are still kept.
     """
+    for tries_left in reversed(range(TRIES)):
+        try:
+            others = _put_back_once(management, instance, before, tell)
+        except ServerError as error:  # noqa: PERF203 - a handful of tries
+            if not tries_left or not instance.running():
+                raise
+            tell(f"trying again to put back the settings: {error}")
+            time.sleep(SECONDS_BETWEEN_TRIES)
+        else:
+            break
+    forget(instance)
+    return others
+
+
+def _put_back_once(management: Management, instance: Instance, before: Before, tell: Tell) -> str | None:
     others = taken_over(management, before)
     if others is None:
         _drop_strays(management, instance, before, tell)
         turn(management, instance, before.model, before.workers, before.batch_size, before.delay, tell)
         if before.most not in (None, management.describe(before.model)["maxWorkers"]):
             management.scale(before.model, before.workers, most=before.most, synchronous=False)
-    forget(instance)
     return others
 
 

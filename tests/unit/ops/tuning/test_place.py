@@ -58,6 +58,7 @@ def server(tmp_path, monkeypatch):
         made.settings |= {"minWorkers": workers, "batchSize": batch_size, "maxBatchDelay": delay}
 
     monkeypatch.setattr(restore, "turn", turn)
+    monkeypatch.setattr(restore, "SECONDS_BETWEEN_TRIES", 0)
     return made
 
 

@@ -31,7 +31,9 @@ def states(tmp_path, monkeypatch):
 
 @pytest.fixture
 def instance(tmp_path):
-    return SimpleNamespace(name="default", process=own_process(), owner=own_process(), log_dir=tmp_path)
+    made = SimpleNamespace(name="default", process=own_process(), owner=own_process(), log_dir=tmp_path, alive=True)
+    made.running = lambda: made.alive
+    return made
 
 
 class Management:
@@ -74,6 +76,7 @@ def management(monkeypatch):
     monkeypatch.setattr(restore, "lack_of_room", lambda described: made.lack(described))
     monkeypatch.setattr(restore.registration, "scale", scale)
     monkeypatch.setattr(restore, "drain", lambda *_: None)
+    monkeypatch.setattr(restore, "SECONDS_BETWEEN_TRIES", 0)
     return made
 
 
@@ -229,6 +232,43 @@ def test_what_cannot_be_put_back_is_still_kept(management, instance, monkeypatch
     with pytest.raises(ServerError):
         restore.restore(management, instance)
     assert restore.kept(instance) is not None
+
+
+def test_a_worker_that_dies_while_the_settings_come_back_costs_a_try(management, instance, monkeypatch):
+    """As a real server did: it took the new version and answered the next call with 500."""
+    restore.remember(instance, before(management, instance, tuner=GONE))
+    management.settings |= {"batchSize": 32}
+    exchange, told = restore.exchange, []
+
+    def half(management, *arguments, **options):
+        monkeypatch.setattr(restore, "exchange", exchange)
+        management.all.insert(0, "1.0-r1")
+        exchange(management, *arguments, **options)
+        raise ServerError("a worker died")
+
+    monkeypatch.setattr(restore, "exchange", half)
+    restore.restore(management, instance, told.append)
+    assert management.settings["batchSize"] == 8
+    assert management.all == ["1.0-r1"]
+    assert restore.kept(instance) is None
+    assert told == ["trying again to put back the settings: a worker died"]
+
+
+@pytest.mark.parametrize("alive, tries", [(True, restore.TRIES), (False, 1)])
+def test_a_server_that_fails_is_asked_again_a_few_times_and_one_that_ended_never(
+    management, instance, monkeypatch, alive, tries
+):
+    restore.remember(instance, before(management, instance, tuner=GONE))
+    instance.alive, asked = alive, []
+
+    def fail(*_arguments):
+        asked.append(1)
+        raise ServerError("busy")
+
+    monkeypatch.setattr(restore, "turn", fail)
+    with pytest.raises(ServerError, match=r"^busy$"):
+        restore.restore(management, instance)
+    assert len(asked) == tries
 
 
 def raising(error):
