@@ -44,6 +44,9 @@ def tune_command(
     max_memory: Annotated[
         str | None, typer.Option(help="The most that the workers may hold for themselves together, as 8GB.")
     ] = None,
+    max_gpu_memory: Annotated[
+        str | None, typer.Option(help="The most that they may hold of one GPU, as 20GB; 90 % of it.")
+    ] = None,
     objective: Annotated[
         Objective | None, typer.Option(help="What to make better: throughput with clients, p99 with a rate.")
     ] = None,
@@ -91,7 +94,7 @@ def tune_command(
     order = Order(
         model=model,
         data=data,
-        goal=goal_of(objective, p99, max_memory, open_loop=rate is not None),
+        goal=goal_of(objective, p99, max_memory, max_gpu_memory, open_loop=rate is not None),
         script=Script(traffic=traffic, bodies=read_bodies(data, content_type), seconds=duration, warm_up=warm_up),
         search=search,
         live=live,
@@ -118,20 +121,31 @@ def traffic_of(concurrency: int | None, rate: float | None, arrivals: Arrivals, 
     return Traffic(clients=clients, rate=rate, kind=arrivals, seed=seed)
 
 
-def goal_of(objective: Objective | None, p99: str | None, max_memory: str | None, *, open_loop: bool) -> Goal:
-    """The goal that the options say.
+def goal_of(
+    objective: Objective | None,
+    p99: str | None,
+    max_memory: str | None,
+    max_gpu_memory: str | None,
+    *,
+    open_loop: bool,
+) -> Goal:
+    """The goal that the options say; some of each GPU stays free unless they say otherwise.
 
     Raises:
         UsageError: a time or size is none, or the objective is nothing that a server could change.
     """
-    from tsbatch.ops.tuning.objective import Goal, read_size, read_time
+    from tsbatch.ops import gpus
+    from tsbatch.ops.tuning.objective import GPU_SHARE, Goal, read_size, read_time
 
     if open_loop and objective == "throughput":
         raise UsageError("with --rate the requests/s are the load's; expected --objective p99, p50 or memory")
+    smallest = min(gpus.total().values(), default=None) if max_gpu_memory is None else None
+    usual = None if smallest is None else GPU_SHARE * smallest
     return Goal(
         objective=objective or ("p99" if open_loop else "throughput"),
         p99=None if p99 is None else read_time(p99, "--p99"),
         memory=None if max_memory is None else read_size(max_memory, "--max-memory"),
+        gpu_memory=usual if max_gpu_memory is None else read_size(max_gpu_memory, "--max-gpu-memory"),
         open_loop=open_loop,
     )
 

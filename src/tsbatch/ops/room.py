@@ -1,21 +1,18 @@
-"""Whether a second version of a model finds memory beside the first, before it is loaded."""
+"""Whether more workers of a model, or a second version of it, find memory beside what there is, before they load."""
 
 from __future__ import annotations
 
-import subprocess
-from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
 import psutil
 
+from tsbatch.ops import gpus
 from tsbatch.ops.check.memory import available, memory_of
 
 GIGABYTE = 10**9
 MARGIN = 1.1
 """Of what the running version's workers hold: a load needs more for a moment."""
-
-MEBIBYTE = 1 << 20
 
 
 def lack_of_room(model: Mapping[str, Any], workers: int | None = None) -> str | None:
@@ -27,6 +24,15 @@ def lack_of_room(model: Mapping[str, Any], workers: int | None = None) -> str | 
         model: as the server describes it.
         workers: how many the second version has; as many as the first when left out.
     """
+    return _lack(model, workers, "both versions need")
+
+
+def lack_for_more(model: Mapping[str, Any], workers: int) -> str | None:
+    """What is missing for as many workers of a described model beside those that there are; None when nothing is."""
+    return _lack(model, workers, f"{workers} more worker{'s need' if workers > 1 else ' needs'}")
+
+
+def _lack(model: Mapping[str, Any], workers: int | None, who: str) -> str | None:
     present = [worker for worker in model["workers"] if worker["pid"] > 0]
     share = MARGIN * (1 if workers is None or not present else workers / len(present))
     try:
@@ -34,33 +40,18 @@ def lack_of_room(model: Mapping[str, Any], workers: int | None = None) -> str | 
     except (psutil.Error, OSError, ValueError):  # a worker ended meanwhile, or a system that does not tell
         return None
     if needed > available():
-        return f"both versions need {_gb(needed)} more for a while, and {_gb(available())} are free"
-    return _lack_on_gpus({worker["pid"] for worker in present if worker.get("gpu")}, share)
+        return f"{who} {_gb(needed)} more, and {_gb(available())} are free"
+    return _lack_on_gpus({worker["pid"] for worker in present if worker.get("gpu")}, share, who)
 
 
-def _lack_on_gpus(pids: Collection[int], share: float) -> str | None:
+def _lack_on_gpus(pids: Collection[int], share: float, who: str) -> str | None:
     if not pids:
         return None
-    used: Counter[str] = Counter()
-    for gpu, pid, memory in _ask("--query-compute-apps=gpu_uuid,pid,used_memory"):
-        if int(pid) in pids:
-            used[gpu] += int(memory) * MEBIBYTE
-    free = {gpu: int(memory) * MEBIBYTE for gpu, memory in _ask("--query-gpu=uuid,memory.free")}
-    for gpu, needed in used.items():
+    free = gpus.free()
+    for gpu, needed in gpus.together(gpus.held(pids).values()).items():
         if share * needed > free.get(gpu, 0):
-            return f"both versions need {_gb(share * needed)} more on {gpu}, and {_gb(free.get(gpu, 0))} are free"
+            return f"{who} {_gb(share * needed)} more on {gpu}, and {_gb(free.get(gpu, 0))} are free"
     return None
-
-
-def _ask(query: str) -> list[list[str]]:
-    """Rows of nvidia-smi; none where it cannot tell, in a container without the host's processes for example."""
-    command = ["nvidia-smi", query, "--format=csv,noheader,nounits"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return []
-    rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
-    return [row for row in rows if row[-1].isdigit()]
 
 
 def _gb(count: float) -> str:

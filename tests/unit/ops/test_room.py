@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 
 import pytest
 
+from tests.unit.ops.fake_gpus import stand_in
 from tsbatch.ops import room
 from tsbatch.ops.check.memory import Memory
-from tsbatch.ops.room import lack_of_room
+from tsbatch.ops.room import lack_for_more, lack_of_room
 
 ME = {"pid": os.getpid(), "gpu": False}
 
@@ -24,7 +24,7 @@ def test_room_is_what_the_workers_hold_alone(monkeypatch):
     assert lack_of_room(model(ME)) is None
     monkeypatch.setattr(room, "available", lambda: 10**6)
     # How much this process holds depends on what ran in it before.
-    assert re.search(r"both versions need \d+\.\d GB more .* 0\.0 GB are free", lack_of_room(model(ME)))
+    assert re.search(r"both versions need \d+\.\d GB more, and 0\.0 GB are free", lack_of_room(model(ME)))
 
 
 def test_what_counts_is_how_many_workers_come(monkeypatch):
@@ -32,7 +32,7 @@ def test_what_counts_is_how_many_workers_come(monkeypatch):
     monkeypatch.setattr(room, "available", lambda: 3 * 10**9)
     assert lack_of_room(model(ME, ME)) is None
     assert lack_of_room(model(ME), workers=2) is None
-    assert lack_of_room(model(ME), workers=4) == "both versions need 4.4 GB more for a while, and 3.0 GB are free"
+    assert lack_of_room(model(ME), workers=4) == "both versions need 4.4 GB more, and 3.0 GB are free"
     assert lack_of_room(model(*[ME] * 4), workers=2) is None
 
 
@@ -42,21 +42,11 @@ def test_workers_that_are_gone_or_starting(monkeypatch):
     assert lack_of_room(model({"pid": 2**22 + 5, "gpu": False})) is None
 
 
-SMI = """#!/bin/sh
-case "$1" in
-  *compute-apps*) printf 'GPU-a, {pid}, 3000\\nGPU-b, 1, 9000\\n' ;;
-  *) printf 'GPU-a, {free}\\nGPU-b, [N/A]\\n' ;;
-esac
-"""
-
-
 @pytest.mark.skipif(os.name == "nt", reason="the stand-in for nvidia-smi is a shell script")
 @pytest.mark.parametrize("free, enough", [(4000, True), (3100, False)])
 def test_room_on_the_gpu(tmp_path, monkeypatch, free, enough):
-    program = tmp_path / "nvidia-smi"
-    program.write_text(SMI.format(pid=os.getpid(), free=free))
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    apps = [("GPU-a", os.getpid(), 3000), ("GPU-b", 1, 9000)]
+    stand_in(tmp_path, monkeypatch, apps=apps, free={"GPU-a": free, "GPU-b": "[N/A]"})
     lack = lack_of_room(model({**ME, "gpu": True}))
     assert (lack is None) == enough
     if lack:
@@ -65,6 +55,16 @@ def test_room_on_the_gpu(tmp_path, monkeypatch, free, enough):
         "4.2 GB are free" if enough else "3.3 GB are free"
     )
     assert lack_of_room(model(ME)) is None, "not asked for workers without a GPU"
+
+
+def test_room_for_more_workers(monkeypatch):
+    monkeypatch.setattr(room, "memory_of", lambda pid: Memory(private=10**9, shared=0, peak=0))
+    monkeypatch.setattr(room, "available", lambda: 2 * 10**9)
+    assert lack_for_more(model(ME), 1) is None
+    assert lack_for_more(model(ME, ME), 1) is None
+    assert lack_for_more(model(ME), 3) == "3 more workers need 3.3 GB more, and 2.0 GB are free"
+    monkeypatch.setattr(room, "available", lambda: 10**9)
+    assert lack_for_more(model(ME, ME), 1) == "1 more worker needs 1.1 GB more, and 1.0 GB are free"
 
 
 def test_without_nvidia_smi_nobody_knows(monkeypatch, tmp_path):

@@ -43,8 +43,8 @@ class Run:
         samples: the requests that were sent, or meant to be sent, in that time.
         errors: ``{"status", "reason", "count"}`` for each kind of failure; status 0 for no answer.
         summary: figures of this run, see :func:`tsbatch.ops.measure.summary.summarize`.
-        workers: ``{"name", "pid", "cpu", "memory_rss", "memory_private"}`` for each process that was watched; cpu in
-            cores.
+        workers: ``{"name", "pid", "cpu", "memory_rss", "memory_private", "memory_gpus", "gone"}`` for each process that
+            was watched; cpu in cores, memory in bytes, that of GPUs by their UUIDs at the end.
         generator: what the load generator did and cost: ``cpu`` in cores, ``lateness`` in ms, connections opened.
         warm_up: ``{"seconds", "requests", "failed"}`` of what came before.
         padding_waste: mean share of computed lengths that was padding, 0 to 1; None when nobody told.

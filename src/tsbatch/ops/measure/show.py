@@ -9,6 +9,7 @@ from tsbatch.ops import console
 from tsbatch.ops.measure.compare import FAILED, Change, Comparison
 from tsbatch.ops.measure.result import BenchResult, Run
 from tsbatch.ops.measure.samples import STAGES, WAITS
+from tsbatch.ops.measure.watch import on_gpus
 
 MEGABYTE: Final = 10**6
 FIGURES: Final = ("mean", "p50", "p90", "p95", "p99", "p99.9", "max")
@@ -124,8 +125,12 @@ def show_workers(run: Run) -> None:
         ]
         for one in run.workers
     ]
+    columns = ["process", "pid", "cores", "memory MB", "private MB"]
+    if held := on_gpus(run.workers):
+        columns.append("GPU MB")
+        rows = [[*row, f"{memory / MEGABYTE:.0f}"] for row, memory in zip(rows, held, strict=True)]
     console.out.print()
-    console.table(["process", "pid", "cores", "memory MB", "private MB"], rows)
+    console.table(columns, rows)
 
 
 def show_generator(runs: Sequence[Run]) -> None:

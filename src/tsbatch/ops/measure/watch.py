@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import psutil
+
+from tsbatch.ops import gpus
 
 
 @dataclass(slots=True)
@@ -70,6 +72,7 @@ class Watch:
             # Reads every page's entry: too much for every look.
             with contextlib.suppress(psutil.Error):
                 one.private = getattr(one.process.memory_full_info(), "uss", None)
+        on_gpus = gpus.held({one.process.pid for one in self.watched})
         return [
             {
                 "name": one.name,
@@ -77,10 +80,17 @@ class Watch:
                 "cpu": round(one.cpu, 3),
                 "memory_rss": one.rss,
                 "memory_private": one.private,
+                "memory_gpus": dict(on_gpus.get(one.process.pid, {})),
                 "gone": one.gone,
             }
             for one in self.watched
         ]
+
+
+def on_gpus(workers: Iterable[Mapping[str, Any]]) -> list[int] | None:
+    """What each of the watched processes holds of all GPUs, bytes; None when none holds any."""
+    held = [sum(one.get("memory_gpus", {}).values()) for one in workers]
+    return held if any(held) else None
 
 
 def _cpu(process: psutil.Process) -> float:

@@ -10,6 +10,7 @@ import numpy as np
 from tsbatch.ops.diagnosis.diagnosis import Diagnosis
 from tsbatch.ops.measure.result import BenchResult, Run
 from tsbatch.ops.measure.samples import Samples
+from tsbatch.ops.measure.watch import on_gpus
 from tsbatch.ops.report.document import Table, Words
 
 MEGABYTE: Final = 10**6
@@ -84,6 +85,9 @@ def processes(runs: Sequence[Run]) -> Table | None:
         for one in run.workers
     ]
     columns = ["run", "process", "cores", "memory MB", "private MB"]
+    if held := on_gpus(one for run in runs for one in run.workers):
+        columns.append("GPU MB")
+        rows = [[*row, round(memory / MEGABYTE)] for row, memory in zip(rows, held, strict=True)]
     return Table(title="Processes of the server", columns=columns, rows=rows) if rows else None
 
 

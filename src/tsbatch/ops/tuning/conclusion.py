@@ -59,14 +59,17 @@ def figures_of_headline(goal: Goal) -> list[Aim]:
     """The figures in which a result is told, the objective first."""
     # With a rate the requests/s are the load's own.
     rate: list[Aim] = [] if goal.open_loop else ["throughput"]
-    memory: list[Aim] = [] if goal.memory is None else ["memory"]
-    return list(dict.fromkeys([goal.objective, *rate, "p99", *memory]))
+    return list(dict.fromkeys([goal.objective, *rate, "p99", *_limited_memory(goal)]))
 
 
 def figures_of_tables(goal: Goal) -> list[Aim]:
     """The figures of each setting in a table: memory where it is wanted."""
-    names: list[Aim] = ["throughput", "p50", "p99"]
-    return [*names, "memory"] if goal.objective == "memory" or goal.memory is not None else names
+    wanted: list[Aim] = ["memory"] if goal.objective == "memory" else []
+    return list(dict.fromkeys(["throughput", "p50", "p99", *wanted, *_limited_memory(goal)]))
+
+
+def _limited_memory(goal: Goal) -> list[Aim]:
+    return [name for name in goal.limits() if name in {"memory", "gpu_memory"}]
 
 
 def figures_of_front(goal: Goal, found: Sequence[Figures]) -> tuple[Aim, Aim]:

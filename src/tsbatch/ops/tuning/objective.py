@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 from tsbatch.errors import UsageError
 
 Objective = Literal["throughput", "p99", "p50", "memory"]
-Limit = Literal["p99", "memory", "failed"]
+Limit = Literal["p99", "memory", "gpu_memory", "failed"]
 Aim = Objective | Limit
 
 MORE_IS_BETTER: Final = {"throughput"}
-EXACT: Final = {"memory", "failed"}
+EXACT: Final = {"memory", "gpu_memory", "failed"}
 """Limits that are compared as they were measured; P99 differs from run to run."""
 
 MOST_FAILED: Final = 0.01
+GPU_SHARE: Final = 0.9
+"""Of a GPU's memory, what a model's workers may hold unless told otherwise."""
+
 TINY: Final = 1e-6
 WORDS: Final[Mapping[str, tuple[str, str]]] = {
     "throughput": ("requests/s", ""),
     "p99": ("P99", " ms"),
     "p50": ("P50", " ms"),
     "memory": ("memory", " MB"),
+    "gpu_memory": ("GPU memory", " MB"),
     "failed": ("failed", " %"),
 }
-SCALES: Final = {"memory": 1e-6, "failed": 100.0}
+SCALES: Final = {"memory": 1e-6, "gpu_memory": 1e-6, "failed": 100.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +42,8 @@ class Figures:
         p50, p99: latency, ms.
         failed: share without a good answer.
         memory: bytes that the workers hold for themselves, together; None when nobody could look.
+        gpu_memory: bytes that they hold of the GPU of which they hold most; None when they hold none, or nobody could
+            look.
         requests: how many were sent.
     """
 
@@ -46,6 +52,7 @@ class Figures:
     p99: float
     failed: float = 0.0
     memory: float | None = None
+    gpu_memory: float | None = None
     requests: int = 0
 
     def of(self, name: str) -> float:
@@ -66,6 +73,7 @@ class Goal:
         objective: what to make better.
         p99: ms that it may be at most; None for no limit.
         memory: bytes that all workers together may hold for themselves.
+        gpu_memory: bytes that they may hold of one GPU.
         failed: share of requests that may fail.
         open_loop: whether the load has a rate of its own, so that requests/s are no merit of a setting.
     """
@@ -73,13 +81,14 @@ class Goal:
     objective: Objective = "throughput"
     p99: float | None = None
     memory: float | None = None
+    gpu_memory: float | None = None
     failed: float = MOST_FAILED
     open_loop: bool = False
 
     def limits(self) -> dict[Limit, float]:
         """The limits that there are."""
-        given: dict[Limit, float | None] = {"failed": self.failed, "memory": self.memory, "p99": self.p99}
-        return {name: limit for name, limit in given.items() if limit is not None}
+        names: list[Limit] = ["failed", "memory", "gpu_memory", "p99"]
+        return {name: limit for name in names if (limit := getattr(self, name)) is not None}
 
     def broken(self, figures: Figures) -> list[Limit]:
         """The limits that these figures break, the worst first."""
@@ -121,13 +130,17 @@ def mean(figures: Sequence[Figures]) -> Figures:
     def typical(name: str) -> float:
         return math.exp(sum(math.log(max(one.of(name), TINY)) for one in figures) / len(figures))
 
-    memory = [one.memory for one in figures if one.memory is not None]
+    def known(values: Iterable[float | None]) -> float | None:
+        there = [value for value in values if value is not None]
+        return sum(there) / len(there) if there else None
+
     return Figures(
         throughput=typical("throughput"),
         p50=typical("p50"),
         p99=typical("p99"),
         failed=sum(one.failed for one in figures) / len(figures),
-        memory=sum(memory) / len(memory) if memory else None,
+        memory=known(one.memory for one in figures),
+        gpu_memory=known(one.gpu_memory for one in figures),
         requests=sum(one.requests for one in figures),
     )
 

@@ -76,6 +76,7 @@ def observe(
     seconds: float,
     answered: int,
     memory: float | None = None,
+    gpu_memory: float | None = None,
     service: ServiceTime | None = None,
     doubts: Mapping[str, str] | None = None,
     timeout: float = 30.0,
@@ -89,6 +90,7 @@ def observe(
         seconds: how long was measured.
         answered: good answers in that time.
         memory: bytes of the workers.
+        gpu_memory: bytes that they hold of the GPU of which they hold most.
         service: how long batches took.
         doubts: what makes the figures worth less than they look.
         timeout: seconds that requests were waited for; what did not answer counts as long as that.
@@ -104,6 +106,7 @@ def observe(
             p99=p99,
             failed=1 - float(samples.ok.mean()) if len(samples) else 1.0,
             memory=memory,
+            gpu_memory=gpu_memory,
             requests=len(samples),
         ),
         known=known,

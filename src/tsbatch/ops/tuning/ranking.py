@@ -9,6 +9,7 @@ too few cores are slower by what is missing (:meth:`tsbatch.ops.simulation.servi
 from __future__ import annotations
 
 import itertools
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -76,6 +77,8 @@ class Ranking:
         self._runs = [run for run in runs if run.service is not None]
         self._traffic, self._requests = traffic, requests
         self._memory = max((run.known.worker_memory or 0 for run in runs), default=0)
+        self._gpus = max((run.known.gpus or 1 for run in runs), default=1)
+        self._gpu_memory = max((run.known.worker_gpu_memory or 0 for run in runs), default=0)
         self._queue = next((run.known.queue_size for run in reversed(runs) if run.known.queue_size), DEFAULT_QUEUE_SIZE)
 
     @classmethod
@@ -90,7 +93,11 @@ class Ranking:
             return None
         service = optimistic(service) if at_best else service
         simulated = simulate(settings_of(knobs, self._queue), self._arrivals(), service, seed=self._traffic.seed)
-        return replace(figures_of(simulated), memory=self._memory * knobs.workers or None)
+        # TorchServe deals workers out to the GPUs in turn (frontend/server/.../wlm/WorkLoadManager.java).
+        gpu_memory = self._gpu_memory * math.ceil(knobs.workers / self._gpus)
+        return replace(
+            figures_of(simulated), memory=self._memory * knobs.workers or None, gpu_memory=gpu_memory or None
+        )
 
     def _arrivals(self) -> Clients | np.ndarray[tuple[int], np.dtype[np.float64]]:
         return self._traffic.arrivals(self._requests, self._traffic.seed)

@@ -22,7 +22,7 @@ from tsbatch.ops.instance import Instance, own_process, state_file, state_folder
 from tsbatch.ops.management import Management, ModelNotFound, ModelVersion
 from tsbatch.ops.processes import ProcessRef
 from tsbatch.ops.reconfigure import REVISION, exchange
-from tsbatch.ops.room import lack_of_room
+from tsbatch.ops.room import lack_for_more, lack_of_room
 from tsbatch.ops.tokens import write_private
 
 SCHEMA = 1
@@ -209,7 +209,8 @@ def turn(
     """Give a model in use other settings, without refusing a request.
 
     Raises:
-        UsageError: there is no memory for a second version beside the first; surplus workers are ended by then.
+        UsageError: there is no memory for a second version beside the first, or for more workers; surplus workers are
+            ended, and the other settings changed, by then.
         ServerError: it cannot be done.
     """
     now = management.describe(model)
@@ -221,6 +222,8 @@ def turn(
             raise UsageError(f"{lack}; end something else that takes memory")
         exchange(management, instance, model, now, {"batchSize": batch_size, "maxBatchDelay": delay}, tell=tell)
     if workers > now["minWorkers"]:
+        if lack := lack_for_more(management.describe(model), workers - now["minWorkers"]):
+            raise UsageError(f"{lack}; end something else that takes memory")
         registration.scale(management, model, workers, on_progress=tell)
 
 

@@ -19,7 +19,7 @@ from tsbatch.ops.tuning.observation import Observation
 from tsbatch.ops.tuning.tuner import Outcome
 
 SCHEMA: Final = 1
-NAMES: Final = ("throughput", "p50", "p99", "failed", "memory")
+NAMES: Final = ("throughput", "p50", "p99", "failed", "memory", "gpu_memory")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +118,13 @@ def _of_load(runs: Sequence[Observation]) -> list[str]:
 
 
 def _of_memory(outcome: Outcome, goal: Goal) -> list[str]:
-    knobs = outcome.recommended or outcome.history.start[0].knobs
-    if any(run.figures.memory is not None for run in outcome.history.of(knobs)):
-        return []
-    unread, notes = "the workers' memory could not be read", []
+    figures = [run.figures for run in outcome.history.of(outcome.recommended or outcome.history.start[0].knobs)]
+    notes = []
+    if goal.gpu_memory is not None and all(one.gpu_memory is None for one in figures):
+        notes.append("GPU memory was not checked: the workers hold none, or nvidia-smi does not tell")
+    if any(one.memory is not None for one in figures):
+        return notes
+    unread = "the workers' memory could not be read"
     if goal.memory is not None:
         notes.append(f"--max-memory was not checked: {unread}")
     if goal.objective == "memory":

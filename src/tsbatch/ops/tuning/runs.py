@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tsbatch.errors import UsageError
+from tsbatch.ops import gpus
 from tsbatch.ops.diagnosis.known import Known
 from tsbatch.ops.diagnosis.running import known_of
 from tsbatch.ops.diagnosis.sources import known_of_result
@@ -136,6 +137,9 @@ class Bench:
         found = known_of_result(result, [run])
         workers = [one for one in run.workers if one["name"] != "server"]
         memory = [one["memory_private"] or one["memory_rss"] for one in workers]
+        on_gpus = [one["memory_gpus"] for one in workers]
+        each = [max(one.values()) for one in on_gpus if one]
+        known = replace(known, worker_gpu_memory=max(each), gpus=len(gpus.total())) if each else known
         return observe(
             knobs,
             run.samples,
@@ -143,6 +147,7 @@ class Bench:
             seconds=run.seconds,
             answered=run.answered,
             memory=float(sum(memory)) if memory else None,
+            gpu_memory=max(gpus.together(on_gpus).values(), default=None),
             service=_service(result),
             doubts=_doubts(run),
             timeout=self.script.timeout,

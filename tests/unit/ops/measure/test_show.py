@@ -43,6 +43,17 @@ def test_one_step_tells_everything(capsys):
     assert "note: the load generator was the bottleneck" in text
 
 
+def test_what_processes_hold_of_gpus_is_a_column_where_any_does(capsys):
+    worker = {"name": "worker 9000", "pid": 77, "cpu": 0.5, "memory_rss": 250_000_000, "memory_private": None}
+    on_gpus = {**worker, "memory_gpus": {"GPU-a": 3_000_000_000, "GPU-b": 1_000_000}}
+    for workers, last in (([worker, on_gpus], ["GPU MB", "0", "3001"]), ([worker], ["private MB", "-"])):
+        show(summed(result_of([whole(8.0, workers=workers)])))
+        lines = capsys.readouterr().out.splitlines()
+        table = lines[next(number for number, line in enumerate(lines) if line.startswith("process")) :]
+        rows = [line for line in table if line.startswith(("process", "worker"))]
+        assert [line.rstrip()[-len(cell) :] for line, cell in zip(rows, last, strict=True)] == last
+
+
 def test_several_steps_are_a_line_each_with_their_notes(capsys):
     busy = {"cpu": 0.99}
     show(summed(result_of([whole(4.0), whole(8.0, generator=busy)])))

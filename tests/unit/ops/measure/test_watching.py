@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.unit.ops.fake_gpus import stand_in
 from tsbatch.errors import UsageError
 from tsbatch.ops.failure import ServerError
 from tsbatch.ops.management import Management
@@ -55,6 +56,15 @@ def test_a_busy_process_is_seen(busy):
     assert used["memory_rss"] > 40_000_000
     assert 40_000_000 < used["memory_private"] <= used["memory_rss"]
     assert time.process_time() - before < 0.4, "watching is cheap"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the stand-in for nvidia-smi is a shell script")
+def test_what_a_process_holds_of_gpus_is_seen(busy, tmp_path, monkeypatch):
+    watch = Watch({"worker": busy.pid})
+    watch.begin()
+    assert watch.end()[0]["memory_gpus"] == {}
+    stand_in(tmp_path, monkeypatch, apps=[("GPU-a", busy.pid, 3000), ("GPU-a", busy.pid + 1, 1)])
+    assert watch.end()[0]["memory_gpus"] == {"GPU-a": 3000 << 20}
 
 
 def test_a_process_that_ends_is_told(busy):

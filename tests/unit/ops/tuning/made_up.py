@@ -17,8 +17,10 @@ from tsbatch.ops.tuning.tuner import Refused
 START = Knobs(workers=1, batch_size=8, delay=100)
 
 
-def figures(rate=100.0, p99=50.0, failed=0.0, memory=1e8):
-    return Figures(throughput=rate, p50=p99 / 2, p99=p99, failed=failed, memory=memory, requests=1000)
+def figures(rate=100.0, p99=50.0, failed=0.0, memory=1e8, gpu_memory=None):
+    return Figures(
+        throughput=rate, p50=p99 / 2, p99=p99, failed=failed, memory=memory, gpu_memory=gpu_memory, requests=1000
+    )
 
 
 def observation(knobs=START, **values):
@@ -40,7 +42,7 @@ class MadeUp:
     """A system whose rate is ``rate(knobs)`` and whose P99 is ``p99(knobs)``, each run by a factor off.
 
     Attributes:
-        rate, p99, memory: the truth; memory has no noise.
+        rate, p99, memory, gpu_memory: the truth; memory has no noise.
         noise: standard deviation of the factor's logarithm from run to run.
         drift: of a walk's steps.
         refused: settings that cannot be had.
@@ -51,6 +53,7 @@ class MadeUp:
     rate: object = lambda knobs: 100.0
     p99: object = lambda knobs: 50.0
     memory: object = lambda knobs: 1e8
+    gpu_memory: object = lambda knobs: None
     noise: float = 0.0
     drift: float = 0.0
     refused: tuple = ()
@@ -67,8 +70,8 @@ class MadeUp:
             raise Refused("the worker cannot load")
         self._walk += self.drift * self._random.normal()
         factor = math.exp(self._walk + self.noise * self._random.normal())
-        memory = self.memory(knobs)
-        return observation(knobs, rate=self.rate(knobs) * factor, p99=self.p99(knobs) / factor, memory=memory)
+        held = {"memory": self.memory(knobs), "gpu_memory": self.gpu_memory(knobs)}
+        return observation(knobs, rate=self.rate(knobs) * factor, p99=self.p99(knobs) / factor, **held)
 
 
 class Listed:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -48,6 +49,13 @@ class TestGoal:
 
     def test_memory_that_nobody_knows_breaks_nothing(self):
         assert Goal(memory=1).broken(Figures(throughput=1, p50=1, p99=1)) == []
+
+    def test_memory_of_a_gpu_is_a_limit_of_its_own(self):
+        goal, one = Goal(gpu_memory=2e10), Figures(throughput=1, p50=1, p99=1, memory=3e10, gpu_memory=2.1e10)
+        assert goal.broken(one) == ["gpu_memory"]
+        assert merit(one, "gpu_memory") < merit(replace(one, gpu_memory=1e10), "gpu_memory")
+        assert mean([one, replace(one, gpu_memory=1.9e10), replace(one, gpu_memory=None)]).gpu_memory == 2e10
+        assert goal.said() == "more requests/s, failed at most 1 %, GPU memory at most 20000 MB"
 
     def test_it_is_said_in_words(self):
         assert (

@@ -105,3 +105,11 @@ def test_an_observation_survives_a_file():
     assert again.known == seen.known
     predicted = [Ranking([one], server.traffic).predict(Knobs(1, 8, 1)) for one in (seen, again)]
     assert predicted[0].p50 == pytest.approx(predicted[1].p50, rel=0.01)
+
+
+def test_workers_are_dealt_out_to_the_gpus():
+    one = observed(Knobs(1, 8, 1), service([8], [80]))
+    one = replace(one, known=replace(one.known, gpus=2, worker_gpu_memory=10**10))
+    found = [ranking(one).predict(Knobs(workers, 8, 1)).gpu_memory for workers in (1, 2, 3, 4)]
+    assert found == [1e10, 1e10, 2e10, 2e10]
+    assert ranking(observed(Knobs(1, 8, 1), service([8], [80]))).predict(Knobs(4, 8, 1)).gpu_memory is None

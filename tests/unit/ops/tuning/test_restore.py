@@ -42,7 +42,7 @@ class Management:
     def __init__(self, versions=("1.0",), **settings):
         self.settings = {"minWorkers": 2, "maxWorkers": 2, "batchSize": 8, "maxBatchDelay": 50, **settings}
         self.all, self.done = list(versions), []
-        self.lack = lambda described: None
+        self.lack = self.lack_for_more = lambda _: None
 
     def describe(self, name, version=None):
         return {**self.settings, "modelVersion": self.all[0]}
@@ -74,6 +74,7 @@ def management(monkeypatch):
 
     monkeypatch.setattr(restore, "exchange", exchange)
     monkeypatch.setattr(restore, "lack_of_room", lambda described: made.lack(described))
+    monkeypatch.setattr(restore, "lack_for_more", lambda described, workers: made.lack_for_more(workers))
     monkeypatch.setattr(restore.registration, "scale", scale)
     monkeypatch.setattr(restore, "drain", lambda *_: None)
     monkeypatch.setattr(restore, "SECONDS_BETWEEN_TRIES", 0)
@@ -180,6 +181,14 @@ def test_missing_memory_is_said_without_options_that_there_are_not(management, i
     with pytest.raises(UsageError) as caught:
         restore.turn(management, instance, "embed", 1, 16, 50)
     assert str(caught.value) == "no room for 1; end something else that takes memory"
+
+
+def test_more_workers_are_not_started_without_memory_for_them(management, instance):
+    management.lack_for_more = lambda workers: f"{workers} more do not fit"
+    restore.turn(management, instance, "embed", 1, 16, 50)
+    with pytest.raises(UsageError, match=r"^3 more do not fit; end something else that takes memory$"):
+        restore.turn(management, instance, "embed", 4, 16, 50)
+    assert management.settings["minWorkers"] == 1
 
 
 @pytest.mark.parametrize("found", [0, -10000])

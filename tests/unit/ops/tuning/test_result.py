@@ -92,6 +92,14 @@ def test_memory_that_nobody_could_read_is_not_passed_over():
     assert any("could not be read, so no setting can be said" in note for note in advice(tuned(**unknown), goal, 10))
 
 
+def test_gpu_memory_that_was_not_checked_is_told():
+    said = "GPU memory was not checked: the workers hold none, or nvidia-smi does not tell"
+    goal = Goal(gpu_memory=1e9)
+    assert said in advice(tuned(goal=goal), goal, 10)
+    assert said not in advice(tuned(goal=goal, gpu_memory=lambda _: 1e8), goal, 10)
+    assert said not in advice(tuned(), Goal(), 10)
+
+
 def test_what_makes_the_runs_doubtful_is_said_once_for_each_kind():
     outcome = tuned()
     runs = outcome.history.runs

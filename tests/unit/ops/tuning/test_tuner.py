@@ -53,6 +53,14 @@ def test_nothing_to_gain_is_said_and_nothing_changes():
     assert [step.kept for step in outcome.history.steps] == [False, False]
 
 
+def test_a_gain_that_a_gpu_has_no_room_for_is_none():
+    system = MadeUp(rate=by_workers(w1=100, w2=180, w3=300), gpu_memory=lambda knobs: 1e10 * knobs.workers, noise=0.01)
+    outcome = tuned(system, THREE, TWO, goal=Goal(gpu_memory=2.5e10))
+    assert [step.judgement.verdict for step in outcome.history.steps] == ["breaks a limit", "kept"]
+    assert outcome.history.steps[0].judgement.why == "GPU memory 30000 MB is over the limit of 25000 MB"
+    assert outcome.recommended == TWO
+
+
 def test_each_step_is_measured_beside_the_best_so_far():
     system = MadeUp(rate=by_workers(w1=100, w2=180, w3=300), noise=0.01)
     outcome = tuned(system, TWO, THREE)
