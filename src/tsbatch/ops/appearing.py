@@ -93,7 +93,7 @@ def _nameless(folder: Path) -> BinaryIO | None:
         stream = os.fdopen(os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o666), "wb+")
     except OSError:  # a file system without it
         return None
-    _lock(stream.fileno())
+    try_lock(stream.fileno())
     return stream
 
 
@@ -147,9 +147,26 @@ def _claimed_file(part: Path) -> BinaryIO:
         return part.open("xb+")  # Windows removes and renames no open file
     new = part.with_suffix(NEW)
     stream = new.open("xb+")
-    _lock(stream.fileno())
+    try_lock(stream.fileno())
     new.rename(part)
     return stream
+
+
+def try_lock(descriptor: int) -> bool:
+    """Lock an open file, which holds until it is closed, also when its process is killed.
+
+    Returns:
+        Whether nobody else holds the lock; always, on Windows and on a file system without locks.
+    """
+    if os.name == "nt":
+        return True
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno != errno.EWOULDBLOCK
+    return True
 
 
 @contextlib.contextmanager
@@ -162,22 +179,11 @@ def _claimed_folder(part: Path) -> Iterator[None]:
     new.mkdir()
     descriptor = os.open(new, os.O_RDONLY)
     try:
-        _lock(descriptor)
+        try_lock(descriptor)
         new.rename(part)
         yield
     finally:
         os.close(descriptor)
-
-
-def _lock(descriptor: int) -> bool:
-    """Whether nobody else holds the lock; always, on a file system without locks."""
-    import fcntl
-
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno != errno.EWOULDBLOCK
-    return True
 
 
 def _remove_leftovers(target: Path) -> None:
@@ -200,6 +206,6 @@ def _in_use(path: Path) -> bool:
         return path.is_dir()
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        return not _lock(descriptor)
+        return not try_lock(descriptor)
     finally:
         os.close(descriptor)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tsbatch.errors import UsageError
+from tsbatch.ops.options import check_finite, check_positive
 
 if TYPE_CHECKING:
     from tsbatch.ops.measure.result import BenchResult
@@ -182,9 +183,8 @@ def make_plan(
         raise UsageError("--arrivals goes with --rate or --steps")
     if duration is not None and requests is not None:
         raise UsageError("--duration and --requests are two ends; give one of them")
-    for option, value in {"--rate": rate, "--duration": duration, "--timeout": timeout, "--limit": limit}.items():
-        if value is not None and not 0 < value < float("inf"):
-            raise UsageError(f"{option} is {value:g}; expected a positive number")
+    check_positive({"--rate": rate, "--duration": duration, "--timeout": timeout, "--limit": limit})
+    check_finite({"--warm-up": warm_up})
     ramp = _numbers(steps) if steps is not None else []
     clients = [] if arrivals or rate or trace else _clients(ramp) if ramp else [concurrency or CLIENTS]
     by_time = requests is None and (trace is None or duration is not None)

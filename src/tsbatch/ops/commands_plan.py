@@ -85,6 +85,7 @@ def plan_command(
         raise UsageError("--replicas are of one worker each; leave out --max-workers")
     limits = _limits(services, 1 if replicas else max_workers, max_batch_size, queue_size)
     factors = _factors(scale)
+    check_positive({"the largest --scale of the rate": base * factors[-1]})
     total = len(factors) * sum(1 for _ in limits.grid(goal.p99))
     with console.progress("trying settings", total=total) as step:
         planner = Planner(stream, services, goal, limits, fine=requests, tell=step.advance)

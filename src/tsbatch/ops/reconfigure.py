@@ -24,6 +24,7 @@ import psutil
 
 from tsbatch.errors import TsbatchError, UsageError
 from tsbatch.ops import model_folder, registration
+from tsbatch.ops.appearing import try_lock
 from tsbatch.ops.failure import ServerError
 from tsbatch.ops.in_flight import drain, pinned
 from tsbatch.ops.instance import DEFAULT_NAME, Instance
@@ -128,10 +129,25 @@ def exchange(
         tell: told what is being done.
 
     Raises:
-        ServerError: something failed on the way; the model is as it was, or the message says what is not.
+        ServerError: something failed on the way, or somebody else changes it at the same time; the model is as it was,
+            or the message says what is not.
     """
     wanted = {key: settings.get(key, before[key]) for key in SETTINGS.values()}
-    return _Change(management, instance, name, before, wanted, tell).run()
+    with _no_other_change(instance.work_dir / f".{name}.lock", name):
+        if (now := management.describe(name)["modelVersion"]) != before["modelVersion"]:
+            raise ServerError(f"somebody else has just changed {name}: its version is {now} now; do the same again")
+        return _Change(management, instance, name, before, wanted, tell).run()
+
+
+@contextlib.contextmanager
+def _no_other_change(lock: Path, name: str) -> Iterator[None]:
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        if not try_lock(descriptor):
+            raise ServerError(f"{name} is being changed by somebody else; do the same again once that is done")
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _check(changes: Mapping[str, int]) -> None:

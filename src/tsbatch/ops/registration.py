@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+import time
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from tsbatch.errors import TsbatchError, UsageError
 from tsbatch.ops.failure import LoadFailed, ServerError
 from tsbatch.ops.instance import Instance
 from tsbatch.ops.load_failure import with_archive
-from tsbatch.ops.management import Management, ModelVersion, Progress
+from tsbatch.ops.management import SECONDS_BETWEEN_LOOKS, Management, ModelVersion, Progress
 from tsbatch.ops.model_source import URL, ModelSource
 
 EFFECTIVE = {
@@ -23,6 +24,10 @@ EFFECTIVE = {
     "startup_timeout": "startupTimeout",
 }
 """What is asked for when registering, and the name under which the server tells what holds."""
+
+
+SECONDS_TO_APPEAR = 5.0
+"""After Ctrl-C in the middle of a call; unpacking an archive takes a while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +83,14 @@ def register(
     before = versions_of(management)
     if on_progress:
         on_progress(f"registering {archive}")
-    management.register(url, model_name=model_name, synchronous=False, **{"initial_workers": 1, **asked})
+    try:
+        management.register(url, model_name=model_name, synchronous=False, **{"initial_workers": 1, **asked})
+    except TsbatchError:
+        raise
+    except BaseException:
+        if name := model_name or _name_in(archive, instance):
+            _drop_late(management, name, before, on_progress or (lambda _: None))
+        raise
     new = versions_of(management) - before
     who = min((one for one in new if model_name in (None, one.name)), default=None)
     if who is None:
@@ -93,6 +105,19 @@ def register(
             raise with_archive(error, _local(archive, instance), "it is not registered") from None
         raise
     return Registered(model, differences(asked, model))
+
+
+def _drop_late(management: Management, name: str, before: Collection[ModelVersion], tell: Progress) -> None:
+    """TorchServe finishes what it was asked although nobody waits for the answer any more: what comes of it goes."""
+    deadline = time.monotonic() + SECONDS_TO_APPEAR
+    with contextlib.suppress(TsbatchError):
+        while time.monotonic() < deadline:
+            tell(f"interrupted; waiting whether the server still registers {name}")
+            for who in versions_of(management) - {*before}:
+                if who.name == name:
+                    management.unregister(who.name, who.version)
+                    return
+            time.sleep(SECONDS_BETWEEN_LOOKS)
 
 
 def scale(

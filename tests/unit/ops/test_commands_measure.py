@@ -74,6 +74,7 @@ def test_every_way_to_say_a_load(tmp_path):
         ({"duration": 0.0}, "--duration is 0"),
         ({"limit": float("inf")}, "--limit is inf"),
         ({"timeout": float("nan")}, "--timeout is nan"),
+        ({"warm_up": float("inf")}, "--warm-up is inf; expected a number"),
         ({"steps": "1,,2"}, "--steps is '1,,2'; expected positive numbers"),
         ({"steps": "0"}, "--steps is '0'"),
         ({"steps": "1.5"}, "so whole ones"),

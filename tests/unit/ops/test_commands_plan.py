@@ -91,6 +91,7 @@ def test_each_rate_is_planned_for_by_itself(capsys):
         (["--p99", "100", "--rate", "5", "--variation", "inf"], "--variation is inf"),
         (["--p99", "100", "--rate", "5", "--overhead", "nan,1,1"], "--overhead is 'nan,1,1'"),
         (["--p99", "100", "--trace", "x", "--arrivals", "uniform"], "--arrivals would be ignored"),
+        (["--p99", "100", "--rate", "1e300", "--scale", "1e300"], "the largest --scale of the rate is inf; expected"),
         (["--p99", "100", "--rate", "5", "--scale", "10,x"], "--scale is '10,x'"),
         (["--p99", "3", "--rate", "5"], "no settings keep P99 within 3 ms"),
         (["--rate", "5"], "--p99"),

@@ -199,6 +199,40 @@ class TestRegistration:
             registration.register(api, "http://host/m.mar")
         assert fake.calls[-1][:2] == ("DELETE", "/models/m/1.0")
 
+    @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+    def test_what_the_server_registers_after_ctrl_c_is_not_left_behind(self, fake, api, monkeypatch, error):
+        """It goes on unpacking although nobody waits for its answer any more."""
+
+        def interrupted(*_arguments, **_options):
+            raise error
+
+        monkeypatch.setattr(api, "register", interrupted)
+        monkeypatch.setattr(registration, "SECONDS_BETWEEN_LOOKS", 0.01)
+        nothing, two = [], [{"modelName": name, "modelUrl": f"{name}.mar"} for name in ("m", "other")]
+        fake.answer("GET", "/models", *((200, {"models": models}) for models in (nothing, nothing, nothing, two)))
+        for name in ("m", "other"):
+            fake.answer("GET", f"/models/{name}/all", (200, [described(name)]))
+        fake.answer("DELETE", "/models/m/1.0", (200, {}))
+        told = []
+        with pytest.raises(error):
+            registration.register(api, "http://host/m.mar", model_name="m", on_progress=told.append)
+        assert [call[1] for call in fake.calls if call[0] == "DELETE"] == ["/models/m/1.0"]
+        assert told[-1] == "interrupted; waiting whether the server still registers m"
+
+    def test_what_never_appears_is_not_waited_for_for_ever(self, fake, api, monkeypatch):
+        def interrupted(*_arguments, **_options):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(api, "register", interrupted)
+        monkeypatch.setattr(registration, "SECONDS_TO_APPEAR", 0.05)
+        fake.answer("GET", "/models", (200, {"models": []}))
+        with pytest.raises(KeyboardInterrupt):
+            registration.register(api, "http://host/m.mar", model_name="m")
+        looked = len(fake.calls)
+        with pytest.raises(KeyboardInterrupt):
+            registration.register(api, "http://host/m.mar")
+        assert len(fake.calls) == looked + 1, "whose name nobody knows is not looked for"
+
     def test_differences_between_asked_and_effective(self):
         asked = {"batch_size": 4, "response_timeout": 55, "startup_timeout": 99}
         model = described(responseTimeout=120)
