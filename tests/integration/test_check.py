@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import json
 import os
@@ -352,6 +353,7 @@ def test_what_was_imported_and_from_where(make_mar, state):
     )
     report = check(make_mar(handler, config=SETTINGS, files={"captum.py": ""}), second_worker=False)
     assert report.findings == []
+    assert report.as_json()["sha256"] == hashlib.sha256(report.archive.read_bytes()).hexdigest()
     assert report.imports.items() >= {name: version(name) for name in ("torch", "orjson", "javaproperties")}.items()
     assert report.imports.keys().isdisjoint({"tsbatch", "captum", "matplotlib", "pytest"})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shlex
@@ -79,6 +80,7 @@ def test_an_archive_that_is_not_there(here, capsys):
     "changes, said",
     [
         ({"name": "other"}, "the check is of other 1.0"),
+        ({"sha256": "0" * 64}, "was packed anew since it was checked; check it again"),
         (
             {"loads": False, "failure": {"cause": "ValueError: no"}},
             "does not load, and would not there: ValueError: no",
@@ -92,6 +94,13 @@ def test_a_check_that_does_not_do(here, capsys, changes, said):
     saved({**check, **changes}, here / "check.json")
     assert main(COMMAND) == 2
     assert said in capsys.readouterr().err
+
+
+def test_the_check_of_this_very_archive(here):
+    check = json.loads((here / "check.json").read_text())
+    digest = hashlib.sha256((here / "My_model.mar").read_bytes()).hexdigest()
+    saved({**check, "sha256": digest}, here / "check.json")
+    assert main(COMMAND) == 0
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", "no json"])

@@ -19,6 +19,7 @@ from tsbatch.ops.check.process import Event, WorkerProcess, started
 from tsbatch.ops.check.report import Failure, Phase, Report
 from tsbatch.ops.check.samples import Sample
 from tsbatch.ops.check.unpacked import size_of, unpacked
+from tsbatch.ops.mar_file import identity
 from tsbatch.ops.model_source import ModelSource
 from tsbatch.ops.remedies import remedy
 from tsbatch.ops.worker_log import Reason
@@ -67,6 +68,8 @@ def check(
             _run(report, work, folder, samples, max_batch, second_worker=second_worker, seconds=seconds, tell=tell)
     except LoadError as error:
         report.failure = Failure(str(error), remedy(str(error)), "unpack")
+    # Last, since a file that was just read unpacks faster.
+    report.sha256 = identity(source.path)
     if report.startup_timeout is not None:
         remembered.remember(source.path, report.load_seconds, report.startup_timeout)
     return report

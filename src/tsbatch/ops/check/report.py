@@ -56,6 +56,7 @@ class Report:
     Attributes:
         archive, name, version: what was checked.
         about: what the loaded handler says of itself.
+        sha256: of the archive (:func:`tsbatch.ops.mar_file.identity`).
         bytes: bytes of the unpacked files.
         phases: the load, phase by phase.
         memory: of the first worker and, when it was loaded, the second; bytes.
@@ -75,6 +76,7 @@ class Report:
     name: str
     version: str | None
     about: dict[str, Any] = field(default_factory=dict)
+    sha256: str | None = None
     bytes: int = 0
     phases: list[Phase] = field(default_factory=list)
     memory: list[Memory] = field(default_factory=list)
@@ -122,6 +124,7 @@ class Report:
             "archive": str(self.archive),
             "name": self.name,
             "version": self.version,
+            "sha256": self.sha256,
             "loads": self.failure is None,
             "failure": None if self.failure is None else asdict(self.failure),
             "about": self.about,
