@@ -345,6 +345,13 @@ def test_an_archive_that_brings_its_own_tsbatch(make_mar, state):
     assert report.findings == []
 
 
+def test_an_archive_that_is_packed_anew_during_its_check_has_no_hash(make_mar, state):
+    mar = make_mar(OURS, config=SETTINGS)
+    report = check(mar, second_worker=False, tell=lambda _: os.utime(mar))
+    assert report.failure is None
+    assert report.as_json()["sha256"] is None
+
+
 def test_what_was_imported_and_from_where(make_mar, state):
     # captum is installed as well, but comes out of the archive; javaproperties is imported by a request.
     handler = OURS.replace("return lambda", "import captum\n        return lambda")

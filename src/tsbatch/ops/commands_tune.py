@@ -45,7 +45,7 @@ def tune_command(
         str | None, typer.Option(help="The most that the workers may hold for themselves together, as 8GB.")
     ] = None,
     max_gpu_memory: Annotated[
-        str | None, typer.Option(help="The most that they may hold of one GPU, as 20GB; 90 % of it.")
+        str | None, typer.Option(help="The most that they may hold of any GPU's memory, as 80% (90%).")
     ] = None,
     objective: Annotated[
         Objective | None, typer.Option(help="What to make better: throughput with clients, p99 with a rate.")
@@ -129,23 +129,20 @@ def goal_of(
     *,
     open_loop: bool,
 ) -> Goal:
-    """The goal that the options say; some of each GPU stays free unless they say otherwise.
+    """The goal that the options say.
 
     Raises:
         UsageError: a time or size is none, or the objective is nothing that a server could change.
     """
-    from tsbatch.ops import gpus
-    from tsbatch.ops.tuning.objective import GPU_SHARE, Goal, read_size, read_time
+    from tsbatch.ops.tuning.objective import MOST_OF_GPU, Goal, read_share, read_size, read_time
 
     if open_loop and objective == "throughput":
         raise UsageError("with --rate the requests/s are the load's; expected --objective p99, p50 or memory")
-    smallest = min(gpus.total().values(), default=None) if max_gpu_memory is None else None
-    usual = None if smallest is None else GPU_SHARE * smallest
     return Goal(
         objective=objective or ("p99" if open_loop else "throughput"),
         p99=None if p99 is None else read_time(p99, "--p99"),
         memory=None if max_memory is None else read_size(max_memory, "--max-memory"),
-        gpu_memory=usual if max_gpu_memory is None else read_size(max_gpu_memory, "--max-gpu-memory"),
+        gpu_memory=MOST_OF_GPU if max_gpu_memory is None else read_share(max_gpu_memory, "--max-gpu-memory"),
         open_loop=open_loop,
     )
 

@@ -18,6 +18,8 @@ def held(pids: Collection[int]) -> dict[int, Counter[str]]:
     In a container without the host's processes it knows none of them.
     """
     found: dict[int, Counter[str]] = {}
+    if not pids:
+        return found
     for gpu, pid, memory in _ask("--query-compute-apps=gpu_uuid,pid,used_memory"):
         if pid.isdigit() and int(pid) in pids:
             found.setdefault(int(pid), Counter())[gpu] += int(memory) * MEBIBYTE

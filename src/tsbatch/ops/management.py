@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +18,7 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 
-from tsbatch.errors import UsageError
+from tsbatch.errors import TsbatchError, UsageError
 from tsbatch.ops.answers import is_stumble, is_token_error, message_of
 from tsbatch.ops.failure import ServerError
 from tsbatch.ops.load_failure import load_failed
@@ -171,6 +172,8 @@ class Management:
             ModelNotFound: when the server has no such model or version.
             ServerError: when the server cannot be reached or fails.
         """
+        if workers == 0:
+            self._leave_one(name, version)
         self._call(
             "PUT",
             path_of(name, version),
@@ -196,7 +199,17 @@ class Management:
             ModelNotFound: when the server has no such model or version.
             ServerError: when the server cannot be reached or fails.
         """
+        self._leave_one(name, version)
         self._call("DELETE", path_of(name, version), seconds=300)
+
+    def _leave_one(self, name: str, version: str | None) -> None:
+        """To end all workers TorchServe forgets their list and walks through it: a stumble would leave the rest alive.
+
+        With one left to end there is no rest (frontend/server/.../wlm/WorkLoadManager.java).
+        """
+        with suppress(TsbatchError):  # what is wrong the call that follows tells
+            if len(self.describe(name, version)["workers"]) > 1:
+                self.scale(name, 1, version, synchronous=False)
 
     def follow(self) -> WorkerLog | None:
         """The server's logs from now on, where they can be read."""
@@ -288,7 +301,7 @@ class Management:
             return ServerError(f"{said}; the server was started without enable_model_api=true")
         if answer.is_client_error:
             return UsageError(said)
-        if is_stumble(answer):
+        if is_stumble(answer) and answer.request.method != "POST":
             return ServerError(f"TorchServe tripped over its own workers ({said}); do the same again")
         return ServerError(said)
 

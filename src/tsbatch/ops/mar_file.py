@@ -61,16 +61,6 @@ def sha256_of(stream: IO[bytes], on_bytes: OnBytes | None = None) -> str:
     return digest.hexdigest()
 
 
-def identity(archive: Path) -> str | None:
-    """What tells an archive from another one packed with the same name and version.
-
-    Returns:
-        The SHA-256 of the file; of a folder, that of its list of hashes, as packing it told; None for a folder without.
-    """
-    file = archive / HASHES_NAME if archive.is_dir() else archive
-    return sha256(file) if file.is_file() else None
-
-
 class Reading:
     """The files of an archive on their way into it, each read once, with the hashes of what was read.
 

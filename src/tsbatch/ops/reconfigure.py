@@ -89,7 +89,8 @@ def reconfigure(
 
     Raises:
         UsageError: nothing to change, a value out of range, no such model, not our server, or too little memory.
-        ServerError: something failed on the way; the model is as it was, or the message says what is not.
+        ServerError: somebody else changes it, or something failed on the way; the model is as it was, or the message
+            says what is not.
     """
     if instance is None:
         raise UsageError(
@@ -98,13 +99,15 @@ def reconfigure(
             f" PUT /models/{name}/VERSION/set-default, and unregister the old version when it is idle"
         )
     _check(changes)
-    before = management.describe(name)
-    wanted = {key: changes.get(setting, before[key]) for setting, key in SETTINGS.items()}
-    if all(before[key] == value for key, value in wanted.items()):
-        raise UsageError(f"{name} has these settings already; nothing to change")
-    if not force and (lack := lack_of_room(before)):
-        raise UsageError(f"{lack}; scale {name} down or use another machine, or go on with --force")
-    return exchange(management, instance, name, before, wanted, tell=tell)
+    management.describe(name)  # before a file is made for a model that there is not
+    with changing(instance, name):
+        before = management.describe(name)
+        wanted = {key: changes.get(setting, before[key]) for setting, key in SETTINGS.items()}
+        if all(before[key] == value for key, value in wanted.items()):
+            raise UsageError(f"{name} has these settings already; nothing to change")
+        if not force and (lack := lack_of_room(before)):
+            raise UsageError(f"{lack}; scale {name} down or use another machine, or go on with --force")
+        return exchange(management, instance, name, before, wanted, tell=tell)
 
 
 def exchange(
@@ -118,7 +121,8 @@ def exchange(
 ) -> Reconfigured:
     """The same without a question: whatever a server was found with can be put back, a delay of 0 or less too.
 
-    Only the call that registers a version can set such a delay (frontend/server/.../wlm/ModelManager.java).
+    Only the call that registers a version can set such a delay (frontend/server/.../wlm/ModelManager.java). It is for
+    the inside of :func:`changing`.
 
     Args:
         management: the server.
@@ -129,22 +133,25 @@ def exchange(
         tell: told what is being done.
 
     Raises:
-        ServerError: something failed on the way, or somebody else changes it at the same time; the model is as it was,
-            or the message says what is not.
+        ServerError: something failed on the way; the model is as it was, or the message says what is not.
     """
     wanted = {key: settings.get(key, before[key]) for key in SETTINGS.values()}
-    with _no_other_change(instance.work_dir / f".{name}.lock", name):
-        if (now := management.describe(name)["modelVersion"]) != before["modelVersion"]:
-            raise ServerError(f"somebody else has just changed {name}: its version is {now} now; do the same again")
-        return _Change(management, instance, name, before, wanted, tell).run()
+    return _Change(management, instance, name, before, wanted, tell).run()
 
 
 @contextlib.contextmanager
-def _no_other_change(lock: Path, name: str) -> Iterator[None]:
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+def changing(instance: Instance, name: str) -> Iterator[None]:
+    """Keep others from changing a model's settings, inside the ``with`` block; a killed process keeps nobody.
+
+    Raises:
+        ServerError: somebody else does.
+    """
+    descriptor = os.open(instance.work_dir / f".{name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         if not try_lock(descriptor):
-            raise ServerError(f"{name} is being changed by somebody else; do the same again once that is done")
+            raise ServerError(
+                f"another reconfigure or tune --live changes {name} on this server; do the same again once that is done"
+            )
         yield
     finally:
         os.close(descriptor)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tsbatch.errors import TsbatchError, UsageError
+from tsbatch.ops.console import say
 from tsbatch.ops.failure import LoadFailed, ServerError
 from tsbatch.ops.instance import Instance
 from tsbatch.ops.load_failure import with_archive
@@ -85,13 +86,13 @@ def register(
         on_progress(f"registering {archive}")
     try:
         management.register(url, model_name=model_name, synchronous=False, **{"initial_workers": 1, **asked})
+        new = versions_of(management) - before
     except TsbatchError:
         raise
     except BaseException:
         if name := model_name or _name_in(archive, instance):
             _drop_late(management, name, before, on_progress or (lambda _: None))
         raise
-    new = versions_of(management) - before
     who = min((one for one in new if model_name in (None, one.name)), default=None)
     if who is None:
         raise ServerError(f"the server took {archive} and does not list it; another client may have unregistered it")
@@ -110,14 +111,15 @@ def register(
 def _drop_late(management: Management, name: str, before: Collection[ModelVersion], tell: Progress) -> None:
     """TorchServe finishes what it was asked although nobody waits for the answer any more: what comes of it goes."""
     deadline = time.monotonic() + SECONDS_TO_APPEAR
-    with contextlib.suppress(TsbatchError):
-        while time.monotonic() < deadline:
-            tell(f"interrupted; waiting whether the server still registers {name}")
+    while time.monotonic() < deadline:
+        tell(f"interrupted; waiting whether the server still registers {name}")
+        with contextlib.suppress(TsbatchError):  # another model that goes meanwhile, for example
             for who in versions_of(management) - {*before}:
                 if who.name == name:
                     management.unregister(who.name, who.version)
                     return
-            time.sleep(SECONDS_BETWEEN_LOOKS)
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+    say(f"note: interrupted; if {name} appears on the server later: tsbatch unregister {name}")
 
 
 def scale(

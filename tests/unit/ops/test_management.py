@@ -219,7 +219,29 @@ class TestRegistration:
         assert [call[1] for call in fake.calls if call[0] == "DELETE"] == ["/models/m/1.0"]
         assert told[-1] == "interrupted; waiting whether the server still registers m"
 
-    def test_what_never_appears_is_not_waited_for_for_ever(self, fake, api, monkeypatch):
+    def test_ctrl_c_while_the_new_version_is_looked_for_leaves_nothing_either(self, fake, api, monkeypatch):
+        real, looks = registration.versions_of, []
+
+        def versions_of(management):
+            looks.append(1)
+            if len(looks) == 2:
+                raise KeyboardInterrupt
+            if len(looks) == 3:
+                raise ModelNotFound("another model, which goes meanwhile")
+            return real(management)
+
+        monkeypatch.setattr(registration, "versions_of", versions_of)
+        monkeypatch.setattr(registration, "SECONDS_BETWEEN_LOOKS", 0)
+        nothing, one = (200, {"models": []}), (200, {"models": [{"modelName": "m", "modelUrl": "m.mar"}]})
+        fake.answer("GET", "/models", nothing, one)
+        fake.answer("GET", "/models/m/all", (200, [described()]))
+        fake.answer("POST", "/models", (202, {}))
+        fake.answer("DELETE", "/models/m/1.0", (200, {}))
+        with pytest.raises(KeyboardInterrupt):
+            registration.register(api, "http://host/m.mar", model_name="m")
+        assert [call[1] for call in fake.calls if call[0] == "DELETE"] == ["/models/m/1.0"]
+
+    def test_what_never_appears_is_not_waited_for_for_ever(self, fake, api, monkeypatch, capsys):
         def interrupted(*_arguments, **_options):
             raise KeyboardInterrupt
 
@@ -228,6 +250,7 @@ class TestRegistration:
         fake.answer("GET", "/models", (200, {"models": []}))
         with pytest.raises(KeyboardInterrupt):
             registration.register(api, "http://host/m.mar", model_name="m")
+        assert "if m appears on the server later: tsbatch unregister m" in capsys.readouterr().err
         looked = len(fake.calls)
         with pytest.raises(KeyboardInterrupt):
             registration.register(api, "http://host/m.mar")
@@ -272,12 +295,25 @@ def stumble(request):
 
 def test_a_stumble_of_torchserve_is_asked_again(fake, api, stumble):
     fake.answer("PUT", "/models/m", stumble, stumble, (200, {}))
-    api.scale("m", 0)
-    assert [call[2]["min_worker"] for call in fake.calls] == ["0", "0", "0"]
+    api.scale("m", 2)
+    assert [call[2]["min_worker"] for call in fake.calls] == ["2", "2", "2"]
     fake.answer("GET", "/models/m", stumble, (200, [described()]))
     assert api.describe("m")["modelName"] == "m"
     fake.answer("PUT", "/models/m/1.0/set-default", stumble, (200, {}))
     api.set_default("m", "1.0")
+
+
+@pytest.mark.parametrize("ended", [lambda api: api.unregister("m"), lambda api: api.scale("m", 0)])
+def test_the_workers_but_one_are_ended_first(fake, api, ended):
+    """TorchServe forgets the list of workers before it walks through it: who trips then leaves the rest running."""
+    fake.answer("GET", "/models/m", (200, [described(wanted=3)]))
+    for method in ("PUT", "DELETE"):
+        fake.answer(method, "/models/m", (200, {}))
+    ended(api)
+    calls = [call for call in fake.calls if call[0] != "GET"]
+    assert calls[0][0] == "PUT"
+    assert (calls[0][2]["min_worker"], calls[0][2]["max_worker"]) == ("1", "1")
+    assert len(calls) == 2
 
 
 def test_a_stumble_while_unregistering_is_none_when_the_model_is_gone(fake, api, stumble):
@@ -290,20 +326,21 @@ def test_a_model_that_goes_while_it_is_scaled_is_told(fake, api, stumble):
     fake.answer("PUT", "/models/m", stumble, (404, {"message": "Model not found: m"}))
     fake.answer("GET", "/models", (200, {"models": []}))
     with pytest.raises(ModelNotFound):
-        api.scale("m", 0)
+        api.scale("m", 2)
 
 
 def test_registering_is_never_asked_again(fake, api, stumble):
     fake.answer("POST", "/models", stumble)
-    with pytest.raises(ServerError):
+    with pytest.raises(ServerError) as caught:
         api.register("m.mar")
     assert len(fake.calls) == 1
+    assert "again" not in str(caught.value), "a version that is registered half would be refused"
 
 
 def test_stumbling_on_and_on_is_told_by_its_name(fake, api):
     fake.answer("PUT", "/models/m", STUMBLES[0])
     with pytest.raises(ServerError, match=r"tripped .* \(ConcurrentModificationException\); do the same again"):
-        api.scale("m", 0)
+        api.scale("m", 2)
     assert len(fake.calls) == module.TRIES
 
 
@@ -311,12 +348,12 @@ def test_stumbling_on_and_on_is_told_by_its_name(fake, api):
 def test_an_answer_of_any_shape_is_no_stumble(fake, api, answer):
     fake.answer("PUT", "/models/m", (500, answer))
     with pytest.raises(ServerError, match="busy"):
-        api.scale("m", 0)
+        api.scale("m", 2)
     assert len(fake.calls) == 1
 
 
 def test_any_other_failure_is_told(fake, api):
     fake.answer("PUT", "/models/m", (500, {"message": "out of memory"}))
     with pytest.raises(ServerError, match="out of memory"):
-        api.scale("m", 0)
+        api.scale("m", 2)
     assert len(fake.calls) == 1

@@ -14,7 +14,7 @@ import pytest
 
 from tsbatch.errors import UsageError
 from tsbatch.ops import mar_file
-from tsbatch.ops.mar_file import HASHES_NAME, Reading, identity, sha256, write_folder, write_tar, write_zip
+from tsbatch.ops.mar_file import HASHES_NAME, Reading, sha256, write_folder, write_tar, write_zip
 
 
 def files_in(folder):
@@ -49,16 +49,6 @@ def test_entries_are_stored_sorted_and_without_a_time(tmp_path):
             assert not entry.flag_bits & 0x08  # Java's ZipInputStream refuses a stored entry with a data descriptor
     assert sum(counted) == 3_000_001
     assert max(counted) <= mar_file.CHUNK
-
-
-def test_an_archive_is_known_from_one_packed_anew(tmp_path):
-    mar, folder = tmp_path / "m.mar", tmp_path / "m"
-    mar.write_bytes(b"1")
-    assert identity(mar) == hashlib.sha256(b"1").hexdigest()
-    (folder / "MAR-INF").mkdir(parents=True)
-    assert identity(folder) is None
-    (folder / HASHES_NAME).write_bytes(b"hashes")
-    assert identity(folder) == hashlib.sha256(b"hashes").hexdigest()
 
 
 def test_sha256_is_that_of_the_file(tmp_path):

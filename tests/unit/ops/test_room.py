@@ -67,6 +67,18 @@ def test_room_for_more_workers(monkeypatch):
     assert lack_for_more(model(ME, ME), 1) == "1 more worker needs 1.1 GB more, and 1.0 GB are free"
 
 
+@pytest.mark.skipif(os.name == "nt", reason="the stand-in for nvidia-smi is a shell script")
+def test_room_for_one_more_worker_on_any_gpu(tmp_path, monkeypatch):
+    """TorchServe deals its workers out to the GPUs in turn: what the fullest one has left is no matter."""
+    on_gpu = model({**ME, "gpu": True})
+    stand_in(tmp_path, monkeypatch, apps=[("GPU-a", os.getpid(), 3000)], free={"GPU-a": 1000, "GPU-b": 4000})
+    assert lack_for_more(on_gpu, 1) is None
+    stand_in(tmp_path, monkeypatch, apps=[("GPU-a", os.getpid(), 3000)], free={"GPU-a": 1000, "GPU-b": 3200})
+    assert lack_for_more(on_gpu, 1) == "one more worker needs 3.5 GB of a GPU, and the emptiest one has 3.4 GB free"
+    assert lack_for_more(model(ME), 1) is None
+
+
 def test_without_nvidia_smi_nobody_knows(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert lack_of_room(model({**ME, "gpu": True})) is None
+    assert lack_for_more(model({**ME, "gpu": True}), 1) is None

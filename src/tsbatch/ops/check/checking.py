@@ -19,7 +19,7 @@ from tsbatch.ops.check.process import Event, WorkerProcess, started
 from tsbatch.ops.check.report import Failure, Phase, Report
 from tsbatch.ops.check.samples import Sample
 from tsbatch.ops.check.unpacked import size_of, unpacked
-from tsbatch.ops.mar_file import identity
+from tsbatch.ops.mar_file import sha256
 from tsbatch.ops.model_source import ModelSource
 from tsbatch.ops.remedies import remedy
 from tsbatch.ops.worker_log import Reason
@@ -59,7 +59,7 @@ def check(
     """
     source = ModelSource.parse(archive)
     report = Report(archive=archive, name=source.name, version=source.version)
-    began = time.perf_counter()
+    state, began = _state(source.path), time.perf_counter()
     tell("unpacking")
     try:
         with unpacked(source.path) as (work, folder):
@@ -69,10 +69,17 @@ def check(
     except LoadError as error:
         report.failure = Failure(str(error), remedy(str(error)), "unpack")
     # Last, since a file that was just read unpacks faster.
-    report.sha256 = identity(source.path)
+    if source.path.is_file() and _state(source.path) == state:
+        report.sha256 = sha256(source.path)
     if report.startup_timeout is not None:
         remembered.remember(source.path, report.load_seconds, report.startup_timeout)
     return report
+
+
+def _state(archive: Path) -> tuple[int, int, int]:
+    """What differs once an archive was written anew."""
+    about = archive.stat()
+    return about.st_ino, about.st_size, about.st_mtime_ns
 
 
 def _run(

@@ -56,7 +56,7 @@ class Report:
     Attributes:
         archive, name, version: what was checked.
         about: what the loaded handler says of itself.
-        sha256: of the archive (:func:`tsbatch.ops.mar_file.identity`).
+        sha256: of the archive; None of a folder, and of a file that was changed meanwhile.
         bytes: bytes of the unpacked files.
         phases: the load, phase by phase.
         memory: of the first worker and, when it was loaded, the second; bytes.

@@ -19,7 +19,8 @@ class Known:
         cores: that the server may use.
         worker_memory: bytes that one more worker takes for itself.
         free_memory: bytes that are free on its machine.
-        worker_gpu_memory: bytes that one worker holds of a GPU; ``gpus`` that its machine has.
+        worker_gpu_memory: share of a GPU's memory that one worker holds, 0 to 1.
+        gpus: that its machine has.
         worker_cores: cores that one worker keeps busy while it is in its handler.
         threads: torch threads of one worker.
         engine: ``ray`` where Ray Serve answers; TorchServe otherwise.
@@ -34,7 +35,7 @@ class Known:
     cores: int | None = None
     worker_memory: int | None = None
     free_memory: int | None = None
-    worker_gpu_memory: int | None = None
+    worker_gpu_memory: float | None = None
     gpus: int | None = None
     worker_cores: float | None = None
     threads: int | None = None

@@ -14,7 +14,7 @@ from tsbatch.ops.check.report import SCHEMA as CHECK_SCHEMA
 from tsbatch.ops.lint.archive_file import read_archive
 from tsbatch.ops.lint.sources import Machine
 from tsbatch.ops.manifest import NAME_RULE
-from tsbatch.ops.mar_file import HASHES_NAME, identity
+from tsbatch.ops.mar_file import HASHES_NAME, sha256
 from tsbatch.ops.model_config import DEFAULTS
 from tsbatch.ops.model_source import ModelSource
 from tsbatch.settings import load_settings
@@ -142,7 +142,8 @@ def _fit(source: ModelSource, check: Mapping[str, Any]) -> None:
         raise UsageError(
             f"{source.path} is {source.name} {source.version}, and the check is of {' '.join(map(str, checked))}"
         )
-    if check.get("sha256") not in (None, identity(source.path)):
+    checked_file = check.get("sha256") if source.path.is_file() else None
+    if checked_file is not None and checked_file != sha256(source.path):
         raise UsageError(f"{source.path} was packed anew since it was checked; check it again")
     if not check["loads"] or not check["memory"]:
         why = (check["failure"] or {}).get("cause") or "; ".join(check["findings"])

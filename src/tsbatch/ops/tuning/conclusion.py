@@ -69,7 +69,7 @@ def figures_of_tables(goal: Goal) -> list[Aim]:
 
 
 def _limited_memory(goal: Goal) -> list[Aim]:
-    return [name for name in goal.limits() if name in {"memory", "gpu_memory"}]
+    return [name for name in goal.named_limits() if name in {"memory", "gpu_memory"}]
 
 
 def figures_of_front(goal: Goal, found: Sequence[Figures]) -> tuple[Aim, Aim]:

@@ -18,7 +18,7 @@ EXACT: Final = {"memory", "gpu_memory", "failed"}
 """Limits that are compared as they were measured; P99 differs from run to run."""
 
 MOST_FAILED: Final = 0.01
-GPU_SHARE: Final = 0.9
+MOST_OF_GPU: Final = 0.9
 """Of a GPU's memory, what a model's workers may hold unless told otherwise."""
 
 TINY: Final = 1e-6
@@ -27,10 +27,10 @@ WORDS: Final[Mapping[str, tuple[str, str]]] = {
     "p99": ("P99", " ms"),
     "p50": ("P50", " ms"),
     "memory": ("memory", " MB"),
-    "gpu_memory": ("GPU memory", " MB"),
+    "gpu_memory": ("GPU memory", " %"),
     "failed": ("failed", " %"),
 }
-SCALES: Final = {"memory": 1e-6, "gpu_memory": 1e-6, "failed": 100.0}
+SCALES: Final = {"memory": 1e-6, "gpu_memory": 100.0, "failed": 100.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +42,8 @@ class Figures:
         p50, p99: latency, ms.
         failed: share without a good answer.
         memory: bytes that the workers hold for themselves, together; None when nobody could look.
-        gpu_memory: bytes that they hold of the GPU of which they hold most; None when they hold none, or nobody could
-            look.
+        gpu_memory: share that they hold together of a GPU's memory, 0 to 1, where it is largest; None when they hold
+            none, or nobody could look.
         requests: how many were sent.
     """
 
@@ -73,7 +73,7 @@ class Goal:
         objective: what to make better.
         p99: ms that it may be at most; None for no limit.
         memory: bytes that all workers together may hold for themselves.
-        gpu_memory: bytes that they may hold of one GPU.
+        gpu_memory: share that they may hold of any GPU's memory.
         failed: share of requests that may fail.
         open_loop: whether the load has a rate of its own, so that requests/s are no merit of a setting.
     """
@@ -81,7 +81,7 @@ class Goal:
     objective: Objective = "throughput"
     p99: float | None = None
     memory: float | None = None
-    gpu_memory: float | None = None
+    gpu_memory: float = MOST_OF_GPU
     failed: float = MOST_FAILED
     open_loop: bool = False
 
@@ -89,6 +89,12 @@ class Goal:
         """The limits that there are."""
         names: list[Limit] = ["failed", "memory", "gpu_memory", "p99"]
         return {name: limit for name in names if (limit := getattr(self, name)) is not None}
+
+    def named_limits(self) -> dict[Limit, float]:
+        """Those that are told: of a GPU only where somebody asked, since most tunings have none."""
+        return {
+            name: limit for name, limit in self.limits().items() if name != "gpu_memory" or limit != MOST_OF_GPU
+        }
 
     def broken(self, figures: Figures) -> list[Limit]:
         """The limits that these figures break, the worst first."""
@@ -104,7 +110,7 @@ class Goal:
         """In words."""
         what = "more requests/s" if self.objective == "throughput" else f"less {WORDS[self.objective][0]}"
         return ", ".join(
-            [what, *(f"{WORDS[name][0]} at most {shown(name, limit)}" for name, limit in self.limits().items())]
+            [what, *(f"{WORDS[name][0]} at most {shown(name, limit)}" for name, limit in self.named_limits().items())]
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -180,6 +186,19 @@ def read_size(text: str, option: str = "") -> int:
     """
     units = {"gb": 1e9, "mb": 1e6, "gib": 2.0**30, "mib": 2.0**20, "g": 1e9, "m": 1e6}
     return int(_read(text, units, "a size like 8GB or 512MB", option))
+
+
+def read_share(text: str, option: str = "") -> float:
+    """0.8 of ``80%``, or of ``80``.
+
+    Raises:
+        UsageError: it is no such thing, or more than all.
+    """
+    expected = "a part like 80%"
+    value = _read(text, {"%": 0.01, "": 0.01}, expected, option)
+    if value > 1:
+        raise UsageError(f"{option} is {text}; expected {expected}" if option else f"{text!r}: expected {expected}")
+    return value
 
 
 def _read(text: str, units: Mapping[str, float], expected: str, option: str) -> float:

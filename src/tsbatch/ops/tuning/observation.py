@@ -90,7 +90,7 @@ def observe(
         seconds: how long was measured.
         answered: good answers in that time.
         memory: bytes of the workers.
-        gpu_memory: bytes that they hold of the GPU of which they hold most.
+        gpu_memory: share that they hold together of a GPU's memory, where it is largest.
         service: how long batches took.
         doubts: what makes the figures worth less than they look.
         timeout: seconds that requests were waited for; what did not answer counts as long as that.

@@ -22,7 +22,7 @@ from tsbatch.ops.instance import Instance
 from tsbatch.ops.management import Management, ModelVersion
 from tsbatch.ops.manifest import MANIFEST_NAME
 from tsbatch.ops.model_config import CONFIG_NAME, read
-from tsbatch.ops.reconfigure import files_of, write_variant
+from tsbatch.ops.reconfigure import changing, files_of, write_variant
 from tsbatch.ops.room import lack_of_room
 from tsbatch.ops.server import Server
 from tsbatch.ops.tuning import guard, restore
@@ -188,18 +188,21 @@ class LiveServer:
     def __init__(self, instance: Instance, model: str, bench: Bench, tell: Tell = lambda _: None) -> None:
         self._instance, self._model, self._bench, self._tell = instance, model, bench, tell
         self._before: restore.Before | None = None
+        self._open = contextlib.ExitStack()
         self.config: dict[str, Any] = {}
 
     def __enter__(self) -> Self:
-        with self._instance.management() as management:
+        with self._open, self._instance.management() as management:
             described = management.describe(self._model)
             left = self._left(management)
+            self._open.enter_context(changing(self._instance, self._model))
             self._warn(described["modelVersion"])
             self.config = self._config(described)
             now = restore.Before.now(management, self._instance, self._model)
             # What a killed tuner found is what has to come back, not what it left.
             self._before = now if left is None else replace(left, tuner=now.tuner)
             restore.remember(self._instance, self._before)
+            self._open = self._open.pop_all()
         return self
 
     def _left(self, management: Management) -> restore.Before | None:
@@ -240,6 +243,10 @@ class LiveServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        with self._open:
+            self._put_back(error)
+
+    def _put_back(self, error: BaseException | None) -> None:
         assert self._before is not None
         if not self._instance.running():
             restore.forget(self._instance)

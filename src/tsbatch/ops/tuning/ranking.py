@@ -78,7 +78,11 @@ class Ranking:
         self._traffic, self._requests = traffic, requests
         self._memory = max((run.known.worker_memory or 0 for run in runs), default=0)
         self._gpus = max((run.known.gpus or 1 for run in runs), default=1)
-        self._gpu_memory = max((run.known.worker_gpu_memory or 0 for run in runs), default=0)
+        self._held: dict[int, float] = defaultdict(float)
+        for run in runs:
+            if run.known.worker_gpu_memory is not None:
+                size = run.knobs.batch_size
+                self._held[size] = max(self._held[size], run.known.worker_gpu_memory)
         self._queue = next((run.known.queue_size for run in reversed(runs) if run.known.queue_size), DEFAULT_QUEUE_SIZE)
 
     @classmethod
@@ -93,11 +97,19 @@ class Ranking:
             return None
         service = optimistic(service) if at_best else service
         simulated = simulate(settings_of(knobs, self._queue), self._arrivals(), service, seed=self._traffic.seed)
-        # TorchServe deals workers out to the GPUs in turn (frontend/server/.../wlm/WorkLoadManager.java).
-        gpu_memory = self._gpu_memory * math.ceil(knobs.workers / self._gpus)
-        return replace(
-            figures_of(simulated), memory=self._memory * knobs.workers or None, gpu_memory=gpu_memory or None
-        )
+        memory = self._memory * knobs.workers or None
+        return replace(figures_of(simulated), memory=memory, gpu_memory=self._gpu_memory(knobs))
+
+    def _gpu_memory(self, knobs: Knobs) -> float | None:
+        """As of batches: between sizes that were seen on the line, beyond them no more, and below them their share.
+
+        TorchServe deals workers out to the GPUs in turn (frontend/server/.../wlm/WorkLoadManager.java).
+        """
+        if not self._held:
+            return None
+        sizes = sorted(self._held)
+        one = np.interp(knobs.batch_size, [0, *sizes], [0.0, *(self._held[size] for size in sizes)])
+        return float(one) * math.ceil(knobs.workers / self._gpus)
 
     def _arrivals(self) -> Clients | np.ndarray[tuple[int], np.dtype[np.float64]]:
         return self._traffic.arrivals(self._requests, self._traffic.seed)

@@ -21,7 +21,7 @@ from tsbatch.ops.in_flight import drain
 from tsbatch.ops.instance import Instance, own_process, state_file, state_folder
 from tsbatch.ops.management import Management, ModelNotFound, ModelVersion
 from tsbatch.ops.processes import ProcessRef
-from tsbatch.ops.reconfigure import REVISION, exchange
+from tsbatch.ops.reconfigure import REVISION, changing, exchange
 from tsbatch.ops.room import lack_for_more, lack_of_room
 from tsbatch.ops.tokens import write_private
 
@@ -32,6 +32,9 @@ SUFFIX = ".tuning"
 TRIES = 3
 SECONDS_BETWEEN_TRIES = 2.0
 """TorchServe starts a worker again within them; one that dies in the middle fails a try, not the putting back."""
+
+SECONDS_TO_END = 5.0
+SECONDS_BETWEEN_LOOKS = 0.5
 
 Tell = Callable[[str], None]
 
@@ -144,7 +147,9 @@ def restore(management: Management, instance: Instance, tell: Tell = lambda _: N
         raise UsageError(f"no tuning of a model on the server {instance.name!r} was interrupted; nothing to put back")
     if before.tuner.running() and before.tuner != own_process():
         raise UsageError(f"the tuning of {before.model} still runs (process {before.tuner.pid}); end it first")
-    if others := put_back(management, instance, before, tell):
+    with changing(instance, before.model):
+        others = put_back(management, instance, before, tell)
+    if others:
         raise UsageError(others)
     return before
 
@@ -179,7 +184,8 @@ def _put_back_once(management: Management, instance: Instance, before: Before, t
     others = taken_over(management, before)
     if others is None:
         _drop_strays(management, instance, before, tell)
-        turn(management, instance, before.model, before.workers, before.batch_size, before.delay, tell)
+        settings = before.workers, before.batch_size, before.delay
+        turn(management, instance, before.model, *settings, tell, careful=False)
         if before.most not in (None, management.describe(before.model)["maxWorkers"]):
             management.scale(before.model, before.workers, most=before.most, synchronous=False)
     return others
@@ -205,8 +211,17 @@ def turn(
     batch_size: int,
     delay: int,
     tell: Tell = lambda _: None,
+    *,
+    careful: bool = True,
 ) -> None:
     """Give a model in use other settings, without refusing a request.
+
+    Args:
+        management, instance: the server.
+        model: its name.
+        workers, batch_size, delay: the settings, the delay in ms.
+        tell: told what is being done.
+        careful: start no more workers than there seems to be memory for; those that were there before had some.
 
     Raises:
         UsageError: there is no memory for a second version beside the first, or for more workers; surplus workers are
@@ -222,9 +237,17 @@ def turn(
             raise UsageError(f"{lack}; end something else that takes memory")
         exchange(management, instance, model, now, {"batchSize": batch_size, "maxBatchDelay": delay}, tell=tell)
     if workers > now["minWorkers"]:
-        if lack := lack_for_more(management.describe(model), workers - now["minWorkers"]):
+        if careful and (lack := _lack_for_more(management, model, workers - now["minWorkers"])):
             raise UsageError(f"{lack}; end something else that takes memory")
         registration.scale(management, model, workers, on_progress=tell)
+
+
+def _lack_for_more(management: Management, model: str, workers: int) -> str | None:
+    """As :func:`tsbatch.ops.room.lack_for_more`, once those that were just ended have given back their memory."""
+    deadline = time.monotonic() + SECONDS_TO_END
+    while (lack := lack_for_more(management.describe(model), workers)) and time.monotonic() < deadline:
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+    return lack
 
 
 def base_of(version: str) -> str:

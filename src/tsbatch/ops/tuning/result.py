@@ -120,8 +120,8 @@ def _of_load(runs: Sequence[Observation]) -> list[str]:
 def _of_memory(outcome: Outcome, goal: Goal) -> list[str]:
     figures = [run.figures for run in outcome.history.of(outcome.recommended or outcome.history.start[0].knobs)]
     notes = []
-    if goal.gpu_memory is not None and all(one.gpu_memory is None for one in figures):
-        notes.append("GPU memory was not checked: the workers hold none, or nvidia-smi does not tell")
+    if "gpu_memory" in goal.named_limits() and all(one.gpu_memory is None for one in figures):
+        notes.append("--max-gpu-memory was not checked: the workers hold none, or nvidia-smi does not tell")
     if any(one.memory is not None for one in figures):
         return notes
     unread = "the workers' memory could not be read"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -137,9 +137,9 @@ class Bench:
         found = known_of_result(result, [run])
         workers = [one for one in run.workers if one["name"] != "server"]
         memory = [one["memory_private"] or one["memory_rss"] for one in workers]
-        on_gpus = [one["memory_gpus"] for one in workers]
-        each = [max(one.values()) for one in on_gpus if one]
-        known = replace(known, worker_gpu_memory=max(each), gpus=len(gpus.total())) if each else known
+        held = [one["memory_gpus"] for one in workers]
+        total = gpus.total() if any(held) else {}
+        known = replace(known, worker_gpu_memory=_largest_share(held, total), gpus=len(total) or None)
         return observe(
             knobs,
             run.samples,
@@ -147,11 +147,15 @@ class Bench:
             seconds=run.seconds,
             answered=run.answered,
             memory=float(sum(memory)) if memory else None,
-            gpu_memory=max(gpus.together(on_gpus).values(), default=None),
+            gpu_memory=_largest_share([gpus.together(held)], total),
             service=_service(result),
             doubts=_doubts(run),
             timeout=self.script.timeout,
         )
+
+
+def _largest_share(held: Sequence[Mapping[str, int]], total: Mapping[str, int]) -> float | None:
+    return max((bytes / total[gpu] for one in held for gpu, bytes in one.items() if gpu in total), default=None)
 
 
 def _doubts(run: Run) -> dict[str, str]:

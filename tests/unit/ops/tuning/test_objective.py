@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tsbatch.errors import UsageError
-from tsbatch.ops.tuning.objective import Figures, Goal, mean, merit, read_size, read_time, shown
+from tsbatch.ops.tuning.objective import Figures, Goal, mean, merit, read_share, read_size, read_time, shown
 
 FIGURES = Figures(throughput=100, p50=20, p99=50, failed=0.001, memory=3e8, requests=1000)
 
@@ -38,6 +38,17 @@ def test_what_is_no_size_is_said(text):
         read_size(text)
 
 
+@pytest.mark.parametrize("text, share", [("80%", 0.8), (" 80 % ", 0.8), ("100", 1.0), ("0.5%", 0.005)])
+def test_shares_are_read(text, share):
+    assert read_share(text) == pytest.approx(share)
+
+
+@pytest.mark.parametrize("text", ["101%", "0", "-5%", "20GB", "nan", ""])
+def test_what_is_no_share_is_said(text):
+    with pytest.raises(UsageError, match="expected a part like 80%"):
+        read_share(text)
+
+
 class TestGoal:
     def test_the_worst_broken_limit_comes_first(self):
         goal = Goal(p99=40, memory=1e8)
@@ -51,11 +62,16 @@ class TestGoal:
         assert Goal(memory=1).broken(Figures(throughput=1, p50=1, p99=1)) == []
 
     def test_memory_of_a_gpu_is_a_limit_of_its_own(self):
-        goal, one = Goal(gpu_memory=2e10), Figures(throughput=1, p50=1, p99=1, memory=3e10, gpu_memory=2.1e10)
+        goal, one = Goal(gpu_memory=0.5), Figures(throughput=1, p50=1, p99=1, memory=3e10, gpu_memory=0.6)
         assert goal.broken(one) == ["gpu_memory"]
-        assert merit(one, "gpu_memory") < merit(replace(one, gpu_memory=1e10), "gpu_memory")
-        assert mean([one, replace(one, gpu_memory=1.9e10), replace(one, gpu_memory=None)]).gpu_memory == 2e10
-        assert goal.said() == "more requests/s, failed at most 1 %, GPU memory at most 20000 MB"
+        assert merit(one, "gpu_memory") < merit(replace(one, gpu_memory=0.4), "gpu_memory")
+        assert mean([one, replace(one, gpu_memory=0.4), replace(one, gpu_memory=None)]).gpu_memory == 0.5
+        assert goal.said() == "more requests/s, failed at most 1 %, GPU memory at most 50 %"
+
+    def test_some_of_each_gpu_stays_free_without_a_word(self):
+        assert Goal().broken(Figures(throughput=1, p50=1, p99=1, gpu_memory=0.91)) == ["gpu_memory"]
+        assert Goal().broken(Figures(throughput=1, p50=1, p99=1, gpu_memory=0.89)) == []
+        assert Goal().said() == "more requests/s, failed at most 1 %"
 
     def test_it_is_said_in_words(self):
         assert (

@@ -13,6 +13,7 @@ from tsbatch.errors import UsageError
 from tsbatch.ops.failure import ServerError
 from tsbatch.ops.instance import own_process
 from tsbatch.ops.processes import ProcessRef
+from tsbatch.ops.reconfigure import changing
 from tsbatch.ops.tuning import place, restore
 from tsbatch.ops.tuning.knobs import Knobs
 from tsbatch.ops.tuning.place import LiveServer, config_of, knobs_of
@@ -43,6 +44,7 @@ def server(tmp_path, monkeypatch):
     made.settings = {"modelVersion": "1.0", "minWorkers": 2, "batchSize": 8, "maxBatchDelay": 50, "responseTimeout": 60}
     made.settings |= {"maxWorkers": 2, "workers": []}
     made.work_dir, made.model_store = tmp_path / "work", tmp_path / "store"
+    made.work_dir.mkdir()
     config = "responseTimeout: 99\ndeviceType: cpu\nhandler: {top: 3}\ntsbatch: {schema: 1}\n"
     made.settings["modelUrl"] = archive(made.model_store / "embed", config).name
     made.running = lambda: made.alive
@@ -52,7 +54,7 @@ def server(tmp_path, monkeypatch):
     )
     made.management = lambda: nullcontext(management)
 
-    def turn(management, instance, model, workers, batch_size, delay, tell=None):
+    def turn(management, instance, model, workers, batch_size, delay, tell=None, *, careful=True):
         if made.fails:
             raise made.fails
         made.settings |= {"minWorkers": workers, "batchSize": batch_size, "maxBatchDelay": delay}
@@ -88,6 +90,21 @@ def test_what_was_found_is_put_back_however_it_ends(server, error):
             raise error
     assert settings(server) == FOUND
     assert restore.kept(server) is None
+
+
+def test_nobody_else_changes_the_model_meanwhile(server):
+    with pytest.raises(KeyboardInterrupt), LiveServer(server, "embed", Bench()) as live:
+        with pytest.raises(ServerError, match="tune --live changes embed"), changing(server, "embed"):
+            pass
+        live.measure(Knobs(1, 32, 1))
+        raise KeyboardInterrupt
+    with changing(server, "embed"):
+        with pytest.raises(ServerError, match="another reconfigure"), LiveServer(server, "embed", Bench()):
+            pass
+        assert restore.kept(server) is None
+        assert settings(server) == FOUND
+    with LiveServer(server, "embed", Bench()):
+        pass
 
 
 def test_a_setting_that_has_no_room_is_refused_and_the_tuning_goes_on(server):

@@ -109,7 +109,19 @@ def test_an_observation_survives_a_file():
 
 def test_workers_are_dealt_out_to_the_gpus():
     one = observed(Knobs(1, 8, 1), service([8], [80]))
-    one = replace(one, known=replace(one.known, gpus=2, worker_gpu_memory=10**10))
+    one = replace(one, known=replace(one.known, gpus=2, worker_gpu_memory=0.25))
     found = [ranking(one).predict(Knobs(workers, 8, 1)).gpu_memory for workers in (1, 2, 3, 4)]
-    assert found == [1e10, 1e10, 2e10, 2e10]
+    assert found == [0.25, 0.25, 0.5, 0.5]
     assert ranking(observed(Knobs(1, 8, 1), service([8], [80]))).predict(Knobs(4, 8, 1)).gpu_memory is None
+
+
+def test_gpu_memory_goes_with_the_batch_size():
+    """A large batch that was tried once says nothing against many workers with small ones."""
+    runs = []
+    for size, share in ((8, 0.1), (8, 0.06), (64, 0.5)):
+        one = observed(Knobs(1, size, 1), service([size], [80]))
+        runs.append(replace(one, known=replace(one.known, gpus=1, worker_gpu_memory=share)))
+    found = ranking(*runs)
+    assert [found.predict(Knobs(1, size, 1)).gpu_memory for size in (8, 36, 64, 128)] == pytest.approx([0.1, 0.3, 0.5, 0.5])
+    assert found.predict(Knobs(1, 4, 1)).gpu_memory == pytest.approx(0.05)
+    assert found.predict(Knobs(4, 8, 1)).gpu_memory == pytest.approx(0.4)

@@ -18,6 +18,7 @@ from tsbatch.ops.failure import ServerError
 from tsbatch.ops.instance import own_process
 from tsbatch.ops.management import ModelNotFound
 from tsbatch.ops.processes import ProcessRef
+from tsbatch.ops.reconfigure import changing
 from tsbatch.ops.tuning import restore
 
 GONE = ProcessRef(2**22 - 1, 1.0)
@@ -32,7 +33,7 @@ def states(tmp_path, monkeypatch):
 @pytest.fixture
 def instance(tmp_path):
     made = SimpleNamespace(name="default", process=own_process(), owner=own_process(), log_dir=tmp_path, alive=True)
-    made.running = lambda: made.alive
+    made.work_dir, made.running = tmp_path, lambda: made.alive
     return made
 
 
@@ -78,6 +79,8 @@ def management(monkeypatch):
     monkeypatch.setattr(restore.registration, "scale", scale)
     monkeypatch.setattr(restore, "drain", lambda *_: None)
     monkeypatch.setattr(restore, "SECONDS_BETWEEN_TRIES", 0)
+    monkeypatch.setattr(restore, "SECONDS_BETWEEN_LOOKS", 0)
+    monkeypatch.setattr(restore, "SECONDS_TO_END", 0.01)
     return made
 
 
@@ -189,6 +192,33 @@ def test_more_workers_are_not_started_without_memory_for_them(management, instan
     with pytest.raises(UsageError, match=r"^3 more do not fit; end something else that takes memory$"):
         restore.turn(management, instance, "embed", 4, 16, 50)
     assert management.settings["minWorkers"] == 1
+
+
+def test_memory_of_workers_that_are_just_ending_is_waited_for(management, instance, monkeypatch):
+    monkeypatch.setattr(restore, "SECONDS_TO_END", 60)
+    answers = ["no room", "no room", None]
+    management.lack_for_more = lambda workers: answers.pop(0)
+    restore.turn(management, instance, "embed", 4, 8, 50)
+    assert management.settings["minWorkers"] == 4
+    assert answers == []
+
+
+def test_workers_that_were_there_come_back_without_a_question(management, instance):
+    was = before(management, instance)
+    restore.turn(management, instance, "embed", 1, 8, 50)
+    management.lack_for_more = lambda workers: "no room"
+    restore.put_back(management, instance, was)
+    assert management.settings["minWorkers"] == 2
+
+
+def test_while_somebody_else_changes_the_model_nothing_is_put_back(management, instance):
+    restore.remember(instance, before(management, instance, tuner=GONE))
+    management.settings["minWorkers"] = 1
+    with changing(instance, "embed"), pytest.raises(ServerError, match="changes embed on this server; do the same"):
+        restore.restore(management, instance)
+    assert (management.done, restore.kept(instance) is None) == ([], False)
+    restore.restore(management, instance)
+    assert management.settings["minWorkers"] == 2
 
 
 @pytest.mark.parametrize("found", [0, -10000])

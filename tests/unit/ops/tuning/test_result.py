@@ -93,10 +93,10 @@ def test_memory_that_nobody_could_read_is_not_passed_over():
 
 
 def test_gpu_memory_that_was_not_checked_is_told():
-    said = "GPU memory was not checked: the workers hold none, or nvidia-smi does not tell"
-    goal = Goal(gpu_memory=1e9)
+    said = "--max-gpu-memory was not checked: the workers hold none, or nvidia-smi does not tell"
+    goal = Goal(gpu_memory=0.8)
     assert said in advice(tuned(goal=goal), goal, 10)
-    assert said not in advice(tuned(goal=goal, gpu_memory=lambda _: 1e8), goal, 10)
+    assert said not in advice(tuned(goal=goal, gpu_memory=lambda _: 0.2), goal, 10)
     assert said not in advice(tuned(), Goal(), 10)
 
 

@@ -74,14 +74,14 @@ def test_too_few_requests_for_a_p99_are_told(monkeypatch):
     assert measured(monkeypatch, requests(100)).doubts == {}
 
 
-def test_what_counts_of_gpus_is_the_one_of_which_the_workers_hold_most(monkeypatch):
-    monkeypatch.setattr(runs.gpus, "total", lambda: {"a": 10**10, "b": 10**10})
-    on_gpus = [{"a": 4 * 10**9}, {"b": 10**9}, {"b": 2 * 10**9}]
+def test_what_counts_of_gpus_is_the_one_of_which_the_workers_hold_the_largest_share(monkeypatch):
+    monkeypatch.setattr(runs.gpus, "total", lambda: {"a": 10**10, "b": 4 * 10**9, "c": 1})
+    on_gpus = [{"a": 5 * 10**9}, {"b": 10**9}, {"b": 2 * 10**9}]
     used = {"cpu": 0.5, "memory_rss": 2, "memory_private": 1, "gone": False}
     workers = [{"name": f"worker {number}", "memory_gpus": one, **used} for number, one in enumerate(on_gpus)]
     server = {"name": "server", "memory_gpus": {"a": 10**10}, **used}
     found = measured(monkeypatch, requests(200), [*workers, server])
-    assert (found.figures.gpu_memory, found.known.worker_gpu_memory, found.known.gpus) == (4e9, 4e9, 2)
+    assert (found.figures.gpu_memory, found.known.worker_gpu_memory, found.known.gpus) == (0.75, 0.5, 3)
     assert Observation.from_json(found.to_json()).figures == found.figures
     found = measured(monkeypatch, requests(200), [{**server, "name": "worker 9000", "memory_gpus": {}}])
     assert (found.figures.gpu_memory, found.known.worker_gpu_memory, found.known.gpus) == (None, None, None)

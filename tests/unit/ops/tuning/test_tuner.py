@@ -54,10 +54,10 @@ def test_nothing_to_gain_is_said_and_nothing_changes():
 
 
 def test_a_gain_that_a_gpu_has_no_room_for_is_none():
-    system = MadeUp(rate=by_workers(w1=100, w2=180, w3=300), gpu_memory=lambda knobs: 1e10 * knobs.workers, noise=0.01)
-    outcome = tuned(system, THREE, TWO, goal=Goal(gpu_memory=2.5e10))
+    system = MadeUp(rate=by_workers(w1=100, w2=180, w3=300), gpu_memory=lambda knobs: 0.32 * knobs.workers, noise=0.01)
+    outcome = tuned(system, THREE, TWO, goal=Goal())
     assert [step.judgement.verdict for step in outcome.history.steps] == ["breaks a limit", "kept"]
-    assert outcome.history.steps[0].judgement.why == "GPU memory 30000 MB is over the limit of 25000 MB"
+    assert outcome.history.steps[0].judgement.why == "GPU memory 96 % is over the limit of 90 %"
     assert outcome.recommended == TWO
 
 
