@@ -24,9 +24,17 @@ def conclusion(outcome: Outcome) -> Conclusion:
     if outcome.changed:
         return "changed"
     steps = outcome.history.steps
+    if any(step.judgement.verdict == "not confirmed" for step in steps):
+        return "no runs left"
     if hidden(steps) or (steps and all(step.judgement.verdict == "failed" for step in steps)):
         return "cannot tell"
-    return "no runs left" if outcome.ended == "no runs left" else "nothing to gain"
+    return "no runs left" if cut_short(outcome) else "nothing to gain"
+
+
+def cut_short(outcome: Outcome) -> bool:
+    """Whether more runs might have found more."""
+    unconfirmed = any(step.judgement.verdict == "not confirmed" for step in outcome.history.steps)
+    return unconfirmed or outcome.ended == "no runs left"
 
 
 def hidden(steps: Sequence[Step]) -> list[Step]:

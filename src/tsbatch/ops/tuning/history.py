@@ -11,7 +11,7 @@ from tsbatch.ops.tuning.knobs import Knobs
 from tsbatch.ops.tuning.objective import Aim, Figures
 from tsbatch.ops.tuning.observation import Observation
 
-Verdict = Literal["kept", "on the way", "no gain", "breaks a limit", "cannot tell", "failed"]
+Verdict = Literal["kept", "on the way", "no gain", "breaks a limit", "cannot tell", "not confirmed", "failed"]
 
 RELATIVE: Final = ("no gain", "cannot tell", "on the way")
 """Verdicts that hold beside one incumbent only."""

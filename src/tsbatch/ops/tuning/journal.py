@@ -8,15 +8,18 @@ and verdict.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, Final
 
 import orjson
 
 from tsbatch.errors import UsageError
+from tsbatch.ops.appearing import try_lock
 from tsbatch.ops.tuning.history import History, Hypothesis, Step
 from tsbatch.ops.tuning.knobs import Knobs
 from tsbatch.ops.tuning.objective import WORDS, Figures, mean, shown
@@ -38,7 +41,7 @@ class Journal:
         fresh: begin anew, whatever is there.
 
     Raises:
-        UsageError: the journal there is about something else, or is none.
+        UsageError: the journal there is about something else, is none, or another tuning writes it.
         OSError: nothing can be written there.
     """
 
@@ -46,19 +49,23 @@ class Journal:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / JOURNAL
-        head = orjson.loads(orjson.dumps({"schema": SCHEMA, "kind": KIND, **about}))
-        lines = [] if fresh else read_lines(self.path)
-        if lines and lines[0] != head:
-            different = sorted(name for name in {*head, *lines[0]} if head.get(name) != lines[0].get(name))
-            raise UsageError(
-                f"{self.path} is about another tuning ({', '.join(different)} differ); choose another --output, or"
-                " begin anew with --fresh"
-            )
-        self.earlier = deque(lines[1:])
-        self._file = self.path.open("ab")
-        self._keep(len(lines))
-        if not lines:
-            self._write(head)
+        with contextlib.ExitStack() as undo:
+            self._file = undo.enter_context(self.path.open("ab"))
+            if not try_lock(self._file.fileno()):
+                raise UsageError(f"another tuning writes {self.path} at this moment; choose another --output")
+            head = orjson.loads(orjson.dumps({"schema": SCHEMA, "kind": KIND, **about}))
+            lines = [] if fresh else read_lines(self.path)
+            if lines and lines[0] != head:
+                different = sorted(name for name in {*head, *lines[0]} if head.get(name) != lines[0].get(name))
+                raise UsageError(
+                    f"{self.path} is about another tuning ({', '.join(different)} differ); choose another --output, or"
+                    " begin anew with --fresh"
+                )
+            self.earlier = deque(lines[1:])
+            self._keep(len(lines))
+            if not lines:
+                self._write(head)
+            undo.pop_all()
 
     def close(self) -> None:
         """Close the file."""
@@ -66,11 +73,15 @@ class Journal:
 
     def add(self, line: Mapping[str, Any]) -> None:
         """One more line, on the disk before this returns; earlier ones that were not taken go."""
+        self.drop_earlier()
+        self._write(line)
+        os.fsync(self._file.fileno())
+
+    def drop_earlier(self) -> None:
+        """From here on it is another tuning than the one that was written down."""
         if self.earlier:
             self._keep(len(read_lines(self.path)) - len(self.earlier))
             self.earlier.clear()
-        self._write(line)
-        os.fsync(self._file.fileno())
 
     def _keep(self, lines: int) -> None:
         """So many whole lines and nothing else; a crash may have left half of one."""
@@ -120,30 +131,34 @@ class Written:
 
     def __init__(self, system: System, journal: Journal) -> None:
         self._system, self._journal = system, journal
-        self._measured: set[Knobs] = set()
+        self._session = 1 + max((line.get("session", 0) for line in journal.earlier), default=0)
+        self._refusal: dict[str, Any] | None = None
 
     def measure(self, knobs: Knobs) -> Observation:
         """See :class:`tsbatch.ops.tuning.tuner.System`."""
+        self.settle()
         earlier = self._journal.earlier
         # Another version of tsbatch may have decided otherwise; what it measured from there on is no help.
         if earlier and earlier[0].get("knobs") == knobs.to_json():
-            observation = _taken(earlier.popleft())
-        else:
-            observation = self._new(knobs)
-        self._measured.add(knobs)
-        return observation
-
-    def _new(self, knobs: Knobs) -> Observation:
+            return _taken(earlier.popleft())
         try:
-            observation = self._system.measure(knobs)
+            observation = replace(self._system.measure(knobs), session=self._session)
         except Refused as error:
-            # A setting that was measured before can be had; why it could not just now is no news for next time.
-            if self._measured and knobs not in self._measured:
-                self._journal.add({"knobs": knobs.to_json(), "refused": str(error)})
+            self._journal.drop_earlier()
+            self._refusal = {"knobs": knobs.to_json(), "refused": str(error)}
             raise
         self._journal.add(observation.to_json())
         # As it will be read again: what is rounded in the file must not decide otherwise then.
         return _taken(orjson.loads(_line(observation.to_json())))
+
+    def settle(self) -> None:
+        """Write down the last refusal: the tuning went on after it, or came to its end.
+
+        One that ended the tuning, of what there is for example, is no news for next time.
+        """
+        if self._refusal is not None:
+            self._journal.add(self._refusal)
+            self._refusal = None
 
 
 def _taken(line: Mapping[str, Any]) -> Observation:

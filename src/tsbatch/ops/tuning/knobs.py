@@ -57,9 +57,13 @@ class Knobs:
         return [setting for setting in ORDER if self.value(setting) != other.value(setting)]
 
     def yaml(self) -> str:
-        """The lines of model-config.yaml that set them."""
-        given = [setting for setting in ORDER if self.value(setting) is not None]
-        return "\n".join(Change(setting, None, self.value(setting) or 0).yaml() for setting in given)
+        """The lines of model-config.yaml that set them.
+
+        A delay of 0 or less, which only the management API can set, would become 100 ms there: it is 1.
+        """
+        written = replace(self, delay=max(1, self.delay))
+        given = [setting for setting in ORDER if written.value(setting) is not None]
+        return "\n".join(Change(setting, None, written.value(setting) or 0).yaml() for setting in given)
 
     def __str__(self) -> str:
         told = f"workers {self.workers}, batchSize {self.batch_size}, maxBatchDelay {self.delay}"

@@ -15,8 +15,8 @@ from tsbatch.ops.simulation.service_time import ServiceTime
 from tsbatch.ops.tuning.knobs import Knobs
 from tsbatch.ops.tuning.objective import Figures
 
-MOST_KEPT: Final = 20
-"""Values that are kept of each of the service time's distributions."""
+MOST_KEPT: Final = 200
+"""Values that are kept of each of the service time's distributions: as many as tell its P99."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +30,7 @@ class Observation:
         evidence: where the time went; None when the answers did not tell.
         service: how long batches took; None when the answers did not tell.
         doubts: what makes the figures worth less than they look, by kind, as a load test's remarks.
+        session: in which go of a tuning that was interrupted it was made; the machine may be another one in the next.
     """
 
     knobs: Knobs
@@ -38,6 +39,7 @@ class Observation:
     evidence: Evidence | None = None
     service: ServiceTime | None = None
     doubts: Mapping[str, str] = field(default_factory=dict)
+    session: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """As one JSON object."""
@@ -48,6 +50,7 @@ class Observation:
             "evidence": None if self.evidence is None else self.evidence.to_json(),
             "service": None if self.service is None else self.service.to_json(),
             "doubts": dict(self.doubts),
+            "session": self.session,
         }
 
     @classmethod
@@ -65,6 +68,7 @@ class Observation:
             evidence=None if evidence is None else _evidence(evidence),
             service=None if service is None else ServiceTime.from_json(service, "the journal"),
             doubts=value["doubts"],
+            session=value["session"],
         )
 
 

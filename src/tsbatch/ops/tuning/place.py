@@ -1,4 +1,7 @@
-"""Where settings are measured: a private copy of the model on a server of its own, or the server in use."""
+"""Where settings are measured: a private copy of the model, on a server of its own.
+
+Or the server in use, see :mod:`tsbatch.ops.tuning.live`.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +10,23 @@ import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
-from tsbatch.errors import TsbatchError, UsageError
 from tsbatch.ops import registration
-from tsbatch.ops.console import say
 from tsbatch.ops.effective import read_yaml_values
 from tsbatch.ops.failure import LoadFailed, ServerError
-from tsbatch.ops.in_flight import pinned
 from tsbatch.ops.instance import Instance
-from tsbatch.ops.management import Management, ModelVersion
+from tsbatch.ops.launch import CONFIG_FILE
+from tsbatch.ops.management import Management
 from tsbatch.ops.manifest import MANIFEST_NAME
 from tsbatch.ops.model_config import CONFIG_NAME, read
-from tsbatch.ops.reconfigure import changing, files_of, write_variant
+from tsbatch.ops.properties import ServerProperties
+from tsbatch.ops.reconfigure import files_of, link_files, write_variant
 from tsbatch.ops.room import lack_of_room
 from tsbatch.ops.server import Server
-from tsbatch.ops.tuning import guard, restore
+from tsbatch.ops.tuning import guard
 from tsbatch.ops.tuning.knobs import Knobs
 from tsbatch.ops.tuning.observation import Observation
 from tsbatch.ops.tuning.runs import Bench, refused
@@ -43,6 +44,20 @@ ALIVE: Final = 2
 """Settings that stay loaded side by side, so that taking turns costs no loading."""
 
 TIMEOUTS: Final = ("responseTimeout", "startupTimeout")
+ALIKE: Final = (
+    "default_response_timeout",
+    "default_startup_timeout",
+    "install_py_dep_per_model",
+    "job_queue_size",
+    "max_request_size",
+    "max_response_size",
+    "netty_client_threads",
+    "number_of_gpu",
+    "number_of_netty_threads",
+    "prefer_direct_buffer",
+    "vmargs",
+)
+"""Keys of config.properties that decide how a server answers, and where there is no other's to come in the way of."""
 
 Tell = Callable[[str], None]
 Source = Callable[[Path], contextlib.AbstractContextManager[Path]]
@@ -67,8 +82,26 @@ def of_archive(archive: Path) -> Source:
 
 
 def of_running(instance: Instance, described: Mapping[str, Any]) -> Source:
-    """The files of a model that is served."""
-    return lambda scratch: files_of(instance, described, scratch)
+    """The files of a model that is served, as they are now: it may go while it is tuned."""
+
+    @contextlib.contextmanager
+    def files(scratch: Path) -> Iterator[Path]:
+        with files_of(instance, described, scratch.with_name(f"{scratch.name}-unpacked")) as found:
+            link_files(found, scratch, leave_out=set())
+        yield scratch
+
+    return files
+
+
+def properties_of(instance: Instance) -> dict[str, str]:
+    """What a server of ours was told that holds for a copy of its models too."""
+    told = ServerProperties.read(instance.work_dir / CONFIG_FILE)
+    return {key: told[key] for key in ALIKE if key in told}
+
+
+def timeouts_of(described: Mapping[str, Any]) -> dict[str, Any]:
+    """The time-outs that hold for a described model, by their keys in model-config.yaml."""
+    return {key: described[key] for key in TIMEOUTS if key in described}
 
 
 class PrivateCopy:
@@ -78,10 +111,21 @@ class PrivateCopy:
         source: the model's files; told a folder that it may unpack them into.
         bench: how to measure.
         tell: told what is being done.
+        settings: keys of model-config.yaml that hold for the model, whatever its archive says.
+        properties: of the server.
     """
 
-    def __init__(self, source: Source, bench: Bench, tell: Tell = lambda _: None) -> None:
+    def __init__(
+        self,
+        source: Source,
+        bench: Bench,
+        tell: Tell = lambda _: None,
+        *,
+        settings: Mapping[str, Any] | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
         self._find, self._bench, self._tell = source, bench, tell
+        self._settings, self._properties = settings or {}, properties or {}
         self._source = Path()
         self._open = contextlib.ExitStack()
         self._alive: dict[Knobs, str] = {}
@@ -93,7 +137,7 @@ class PrivateCopy:
         watcher = guard.spawn(name)
         with self._open:
             self._open.callback(self._dismiss, watcher)
-            self._server = Server.start(name=name, on_progress=self._tell)
+            self._server = Server.start(name=name, properties=self._properties, on_progress=self._tell)
             self._open.callback(self._server.stop)
             folder = self._server.instance.work_dir / FOLDER
             folder.mkdir()
@@ -113,8 +157,8 @@ class PrivateCopy:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The archive's model-config.yaml, inside the ``with`` block; empty where it has none."""
-        return config_in(self._source)
+        """What its model-config.yaml says and what holds beside it, inside the ``with`` block."""
+        return {**config_in(self._source), **self._settings}
 
     @property
     def server(self) -> Server:
@@ -168,123 +212,9 @@ class PrivateCopy:
     def _folder(self, name: str, knobs: Knobs) -> Path:
         folder = self.server.instance.work_dir / FOLDER / name
         folder.mkdir(parents=True)
-        write_variant(self._source, folder, settings=config_of(knobs), threads=knobs.threads)
+        settings = {**self._settings, **config_of(knobs)}
+        write_variant(self._source, folder, settings=settings, threads=knobs.threads)
         return folder
-
-
-class LiveServer:
-    """The server in use; used as a context manager, which puts its settings back whatever happens.
-
-    Args:
-        instance: the server.
-        model: the model on it.
-        bench: how to measure.
-        tell: told what is being done.
-
-    Attributes:
-        config: the model's own model-config.yaml with the time-outs that hold, inside the ``with`` block.
-    """
-
-    def __init__(self, instance: Instance, model: str, bench: Bench, tell: Tell = lambda _: None) -> None:
-        self._instance, self._model, self._bench, self._tell = instance, model, bench, tell
-        self._before: restore.Before | None = None
-        self._open = contextlib.ExitStack()
-        self.config: dict[str, Any] = {}
-
-    def __enter__(self) -> Self:
-        with self._open, self._instance.management() as management:
-            described = management.describe(self._model)
-            left = self._left(management)
-            self._open.enter_context(changing(self._instance, self._model))
-            self._warn(described["modelVersion"])
-            self.config = self._config(described)
-            now = restore.Before.now(management, self._instance, self._model)
-            # What a killed tuner found is what has to come back, not what it left.
-            self._before = now if left is None else replace(left, tuner=now.tuner)
-            restore.remember(self._instance, self._before)
-            self._open = self._open.pop_all()
-        return self
-
-    def _left(self, management: Management) -> restore.Before | None:
-        """What a killed tuner found and did not put back."""
-        left = restore.kept(self._instance)
-        if left is None:
-            return None
-        if left.model != self._model:
-            raise UsageError(f"a tuning of {left.model} was killed; first run: tsbatch tune --restore")
-        if left.tuner.running():
-            raise UsageError(f"a tuning of {left.model} runs already (process {left.tuner.pid})")
-        if others := restore.taken_over(management, left):
-            say(f"note: {others}")
-            return None
-        return left
-
-    def _warn(self, version: str) -> None:
-        """Of what is not put back: the version's name.
-
-        Raises:
-            UsageError: there are clients that it would cost their answers.
-        """
-        if count := pinned(self._instance.log_dir, ModelVersion(self._model, version)):
-            raise UsageError(
-                f"{count} requests in access_log.log named version {version} of {self._model}; with --live the version"
-                " changes for good, and they would get 404: tune a private copy, without --live"
-            )
-        say(
-            f"note: with --live the version of {self._model} changes at each step and does not change back; clients"
-            f" that name version {version} get 404 from the first step on"
-        )
-
-    def _config(self, described: Mapping[str, Any]) -> dict[str, Any]:
-        scratch = self._instance.work_dir / f"{FOLDER}-{os.getpid()}"
-        with files_of(self._instance, described, scratch) as folder:
-            return {**config_in(folder), **{key: described[key] for key in TIMEOUTS if key in described}}
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._open:
-            self._put_back(error)
-
-    def _put_back(self, error: BaseException | None) -> None:
-        assert self._before is not None
-        if not self._instance.running():
-            restore.forget(self._instance)
-            return
-        self._tell("putting back the settings that were found")
-        try:
-            with self._instance.management() as management:
-                others = restore.put_back(management, self._instance, self._before, self._tell)
-        except TsbatchError as failure:
-            again = "once the server is well run: tsbatch tune --restore"
-            raise ServerError(f"{self._before} could not be put back: {failure}; {again}") from failure
-        if others and others not in str(error):
-            say(f"note: {others}")
-
-    @property
-    def start(self) -> Knobs:
-        """What it had before anybody tuned it, inside the ``with`` block."""
-        assert self._before is not None
-        return Knobs(self._before.workers, self._before.batch_size, self._before.delay)
-
-    def measure(self, knobs: Knobs) -> Observation:
-        """See :class:`tsbatch.ops.tuning.tuner.System`."""
-        if knobs.threads is not None:
-            raise Refused("threads cannot be changed on a server in use")
-        assert self._before is not None
-        with self._instance.management() as management:
-            try:
-                others = restore.taken_over(management, self._before)
-                if others is None:
-                    settings = (knobs.workers, knobs.batch_size, knobs.delay)
-                    restore.turn(management, self._instance, self._model, *settings, self._tell)
-            except UsageError as error:
-                raise Refused(str(error)) from error
-            except ServerError as error:
-                raise refused(self._instance, error) from error
-        if others:
-            raise ServerError(others)
-        return self._bench.run(self._instance, self._model, knobs)
 
 
 def config_of(knobs: Knobs) -> dict[str, int]:

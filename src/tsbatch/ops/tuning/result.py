@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tsbatch.ops.measure.statistics import Estimate, mean_of_runs
-from tsbatch.ops.tuning.conclusion import conclusion, figures_of_front, hidden
+from tsbatch.ops.tuning.conclusion import conclusion, cut_short, figures_of_front, hidden
 from tsbatch.ops.tuning.history import History, Step, plain
 from tsbatch.ops.tuning.journal import change_text
 from tsbatch.ops.tuning.knobs import Knobs
@@ -87,7 +87,7 @@ def advice(outcome: Outcome, goal: Goal, seconds: float) -> list[str]:
         "nothing to gain": ["nothing to gain: no single change helped by more than the noise; leave it as it is"],
     }.get(conclusion(outcome), [])
     notes += _of_steps(outcome.history.steps, seconds)
-    if outcome.ended == "no runs left":
+    if cut_short(outcome):
         notes.append(
             "it ended because its runs were used up; there may be more to gain: the same command with a larger --budget"
             " goes on where it was"

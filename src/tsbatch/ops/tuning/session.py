@@ -10,19 +10,31 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from tsbatch.errors import UsageError
+from tsbatch.ops.console import say
 from tsbatch.ops.manifest import MANIFEST_NAME
 from tsbatch.ops.mar_file import sha256
-from tsbatch.ops.model_config import CONFIG_NAME, dump
+from tsbatch.ops.model_config import CONFIG_NAME, DEFAULTS, dump
 from tsbatch.ops.model_folder import walk
 from tsbatch.ops.report.page import save
 from tsbatch.ops.server import reach
 from tsbatch.ops.tuning.history import History, Hypothesis
 from tsbatch.ops.tuning.journal import LOG, Journal, Log, Written
 from tsbatch.ops.tuning.knobs import Knobs, Space, space_around
+from tsbatch.ops.tuning.live import LiveServer
 from tsbatch.ops.tuning.noise import START_RUNS
 from tsbatch.ops.tuning.objective import Goal
-from tsbatch.ops.tuning.place import LiveServer, PrivateCopy, config_of, knobs_of, of_archive, of_running
+from tsbatch.ops.tuning.place import (
+    TIMEOUTS,
+    PrivateCopy,
+    config_of,
+    knobs_of,
+    of_archive,
+    of_running,
+    properties_of,
+    timeouts_of,
+)
 from tsbatch.ops.tuning.ranking import Ranking
+from tsbatch.ops.tuning.restore import base_of
 from tsbatch.ops.tuning.report import headline, report_of_tuning
 from tsbatch.ops.tuning.result import Seen
 from tsbatch.ops.tuning.runs import Bench, Script
@@ -120,12 +132,14 @@ class Place:
         start: the settings that there are.
         config: what its model-config.yaml says; on a server in use, with the time-outs that hold there.
         bench: what measures it.
+        version: of a model that is served, as somebody named it.
     """
 
     system: System
     start: Knobs
     config: dict[str, Any] = field(default_factory=dict)
     bench: Bench | None = None
+    version: str | None = None
 
     @property
     def threads(self) -> bool:
@@ -154,12 +168,14 @@ def place_of(order: Order, screen: Screen) -> Iterator[Place]:
     instance = reach(order.instance)
     with instance.management() as management:
         described = management.describe(order.model)
+    version = base_of(described["modelVersion"])
     if order.live:
         with LiveServer(instance, order.model, bench, screen.told) as live:
-            yield Place(live, live.start, live.config, bench)
+            yield Place(live, live.start, live.config, bench, version)
         return
-    with PrivateCopy(of_running(instance, described), bench, screen.told) as copy:
-        yield Place(copy, knobs_of(described), copy.config, bench)
+    alike = {"settings": timeouts_of(described), "properties": properties_of(instance)}
+    with PrivateCopy(of_running(instance, described), bench, screen.told, **alike) as copy:
+        yield Place(copy, knobs_of(described), copy.config, bench, version)
 
 
 class Around:
@@ -207,8 +223,9 @@ def tune(order: Order, place: Place, screen: Screen) -> Outcome:
     journal = journal_of(order, place)
     log = Log(order.folder / LOG)
     with contextlib.closing(journal), contextlib.closing(log):
+        written = Written(place.system, journal)
         tuning = Tuning(
-            system=Written(place.system, journal),
+            system=written,
             search=search_of(order, place),
             goal=order.goal,
             start=place.start,
@@ -216,6 +233,7 @@ def tune(order: Order, place: Place, screen: Screen) -> Outcome:
             listener=Listeners([log, screen]),
         )
         outcome = tuning.run()
+        written.settle()
         log.say(f"Result: {headline(outcome, order.goal)}")
     save(report_of_tuning(outcome, order.goal, about, order.script.seconds), order.folder / REPORT)
     return outcome
@@ -229,6 +247,7 @@ def journal_of(order: Order, place: Place) -> Journal:
     """
     # With more runs, or fewer, it is still the same tuning.
     about = {name: value for name, value in order.about(place.start).items() if name != "budget"}
+    about["version"] = place.version
     journal = Journal(order.folder, about, fresh=order.fresh)
     if place.bench is not None:
         place.bench.runs = len(journal.earlier)
@@ -260,12 +279,19 @@ def rank(order: Order, place: Place) -> list[Seen]:
 
 
 def write_config(place: Place, outcome: Outcome, folder: Path) -> Path | None:
-    """Write the recommended model-config.yaml: the archive's own with the settings that changed; None when none did."""
+    """Write the recommended model-config.yaml: the archive's own with the settings that changed; None when none did.
+
+    The time-outs are always in it: in a file without them they are 120 s whatever the server says
+    (frontend/archive/.../ModelConfig.java).
+    """
+    path = folder / CONFIG_NAME
     if outcome.recommended is None or not outcome.changed:
+        if path.exists():
+            say(f"note: nothing to write; {path} was there before, and is not what this tuning found")
         return None
-    config = {**place.config, **config_of(outcome.recommended)}
+    timeouts = {key: DEFAULTS[key] for key in TIMEOUTS}
+    config = {**timeouts, **place.config, **config_of(outcome.recommended)}
     if outcome.recommended.threads is not None:
         config["tsbatch"] = {**config.get("tsbatch", {}), "threads": outcome.recommended.threads}
-    path = folder / CONFIG_NAME
     path.write_bytes(dump(config))
     return path

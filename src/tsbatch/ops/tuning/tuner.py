@@ -183,9 +183,18 @@ class Tuning:
         if number % 2 == 0:
             latest = self.history.runs[-1]
             before = latest if number == 0 and latest.knobs == incumbent else self._again(incumbent, "what is there")
-            return before, self._measure(candidate, "the candidate")
-        after = self._measure(candidate, "the candidate")
-        return self._again(incumbent, "what is there"), after
+            after = self._measure(candidate, "the candidate")
+        else:
+            after = self._measure(candidate, "the candidate")
+            before = self._again(incumbent, "what is there")
+        # When the tuner was interrupted between the two, the machine may be another one now.
+        while before.session != after.session:
+            self.budget += 1
+            if before.session < after.session:
+                before = self._again(incumbent, "what is there")
+            else:
+                after = self._measure(candidate, "the candidate")
+        return before, after
 
     def _best(self) -> Knobs | None:
         """The latest setting that was kept, keeps the limits in its runs together, and did not fail to confirm it."""
@@ -216,8 +225,8 @@ class Tuning:
                 why = self._why_not(knobs)
                 judgement = replace(
                     step.judgement,
-                    verdict="breaks a limit" if why else "cannot tell",
-                    why=f"kept at first; {why}" if why else "no runs left",
+                    verdict="breaks a limit" if why else "not confirmed",
+                    why=f"kept at first; {why}" if why else "kept at first; no runs were left to measure it again",
                 )
                 self.history.steps[place] = replace(step, judgement=judgement)
                 self._tell(lambda listener, new=self.history.steps[place]: listener.judged(new, self.history))  # type: ignore[misc]

@@ -40,6 +40,8 @@ def kept(candidate, incumbent, before, after):
         (("no gain", "cannot tell"), "no runs left", "cannot tell"),
         (("failed", "failed"), "nothing left", "cannot tell"),
         (("no gain",), "no runs left", "no runs left"),
+        (("not confirmed",), "nothing left", "no runs left"),
+        (("cannot tell", "not confirmed"), "no runs left", "no runs left"),
     ],
 )
 def test_that_nothing_changes_has_a_reason(verdicts, ended, told):

@@ -9,10 +9,11 @@ import pytest
 
 from tests.unit.ops.tuning.made_up import START, Listed, MadeUp
 from tsbatch.errors import UsageError
+from tsbatch.ops.failure import ServerError
 from tsbatch.ops.simulation.service_time import parse
 from tsbatch.ops.tuning.journal import Journal, Log, Written, read_lines, step_text
 from tsbatch.ops.tuning.objective import Goal
-from tsbatch.ops.tuning.tuner import Tuning
+from tsbatch.ops.tuning.tuner import Refused, Tuning
 
 TWO, THREE = START.turned("workers", 2), START.turned("workers", 3)
 TEN = parse("10ms")
@@ -38,11 +39,12 @@ class Mortal(MadeUp):
 
 def run(folder, system, listener=None, **options):
     journal = Journal(folder, ABOUT, **options)
+    written = Written(system, journal)
     try:
-        tuning = Tuning(
-            system=Written(system, journal), search=Listed(TWO, THREE), goal=Goal(), start=START, listener=listener
-        )
-        return tuning.run()
+        tuning = Tuning(system=written, search=Listed(TWO, THREE), goal=Goal(), start=START, listener=listener)
+        outcome = tuning.run()
+        written.settle()
+        return outcome
     finally:
         journal.close()
 
@@ -60,8 +62,69 @@ def test_it_goes_on_where_it_was_killed(tmp_path, dies_at):
     second = system()
     outcome = run(tmp_path / "killed", second)
     assert outcome.recommended == whole.recommended == TWO
-    assert outcome.history.steps == whole.history.steps
-    assert [*first.log, *second.log] == [START] * 4 + [TWO] + [THREE] + [TWO, TWO]
+    assert [step.judgement for step in outcome.history.steps] == [step.judgement for step in whole.history.steps]
+    # What was measured before the interruption is no pair with what comes after it.
+    once_more = [START] * (dies_at == 4)
+    assert [*first.log, *second.log] == [START] * 4 + [TWO, *once_more, THREE, TWO, TWO]
+    third = system()
+    assert run(tmp_path / "killed", third).history == outcome.history
+    assert third.log == []
+
+
+class Faster(Mortal):
+    """Is interrupted, and goes on on a machine that is twice as fast."""
+
+    def measure(self, knobs):
+        found = super().measure(knobs)
+        factor = 1.0 if self.dies_at else 2.0
+        return replace(found, figures=replace(found.figures, throughput=factor * found.figures.throughput))
+
+
+@pytest.mark.parametrize("dies_at", [4, 5, 6, 7])
+def test_a_machine_that_is_faster_after_an_interruption_is_no_gain(tmp_path, dies_at):
+    def made(**values):
+        return Faster(noise=0.01, **values)
+
+    with pytest.raises(Killed):
+        run(tmp_path, made(dies_at=dies_at))
+    outcome = run(tmp_path, made())
+    assert outcome.recommended == START
+    for step in outcome.history.steps:
+        assert all(before.session == after.session for before, after in step.pairs)
+
+
+class Fickle(MadeUp):
+    """Cannot have the candidate any more when it is measured a second time."""
+
+    def measure(self, knobs):
+        if knobs == TWO and TWO in self.log:
+            raise Refused("no room for it now")
+        return super().measure(knobs)
+
+
+def test_a_candidate_that_cannot_be_had_any_more_is_not_tried_again(tmp_path):
+    outcome = run(tmp_path, Fickle(noise=0.05))
+    assert outcome.history.steps[0].judgement.verdict == "failed"
+    assert len(outcome.history.steps[0].pairs) == 1
+    again = MadeUp()
+    assert run(tmp_path, again).history == outcome.history
+    assert again.log == []
+
+
+def test_what_ended_the_tuning_is_no_news_for_next_time(tmp_path):
+    with pytest.raises(ServerError, match="the worker cannot load"):
+        run(tmp_path, MadeUp(refused=(START,)))
+    again = system()
+    run(tmp_path, again)
+    assert again.log[:4] == [START] * 4
+
+
+def test_two_tunings_do_not_write_one_journal(tmp_path):
+    first = Journal(tmp_path, ABOUT)
+    with pytest.raises(UsageError, match=r"another tuning writes .*journal\.jsonl at this moment; choose another"):
+        Journal(tmp_path, ABOUT, fresh=True)
+    first.close()
+    Journal(tmp_path, ABOUT).close()
 
 
 def test_a_setting_that_could_not_be_had_is_not_tried_again(tmp_path):

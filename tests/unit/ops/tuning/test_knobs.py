@@ -14,6 +14,7 @@ def test_one_knob_is_turned_and_the_others_stay():
 
 def test_the_lines_of_yaml_say_what_is_set_and_nothing_of_what_is_left_alone():
     assert START.yaml() == "maxBatchDelay: 30\nminWorkers: 2\nmaxWorkers: 2\nbatchSize: 8"
+    assert START.turned("maxBatchDelay", 0).yaml().startswith("maxBatchDelay: 1\n"), "0 would be 100 in a file"
     assert START.turned("threads", 1).yaml().splitlines()[3:5] == ["tsbatch:", "  threads: 1"]
 
 

@@ -2,16 +2,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from _simulated_server import CURVES, SimulatedServer
 
 from tests.unit.ops.tuning.made_up import observation
+from tsbatch.ops.diagnosis.known import Known
 from tsbatch.ops.simulation.rules import Overhead
 from tsbatch.ops.simulation.service_time import Machine, ServiceTime
+from tsbatch.ops.simulation.simulator import simulate
 from tsbatch.ops.tuning.history import History
 from tsbatch.ops.tuning.knobs import Knobs
-from tsbatch.ops.tuning.observation import Observation
-from tsbatch.ops.tuning.ranking import Ranking, Traffic, optimistic, pool
+from tsbatch.ops.tuning.observation import Observation, observe
+from tsbatch.ops.tuning.ranking import Ranking, Traffic, optimistic, pool, settings_of
 
 
 def service(sizes, times, **machine):
@@ -125,3 +128,14 @@ def test_gpu_memory_goes_with_the_batch_size():
     assert [found.predict(Knobs(1, size, 1)).gpu_memory for size in (8, 36, 64, 128)] == pytest.approx([0.1, 0.3, 0.5, 0.5])
     assert found.predict(Knobs(1, 4, 1)).gpu_memory == pytest.approx(0.05)
     assert found.predict(Knobs(4, 8, 1)).gpu_memory == pytest.approx(0.4)
+
+
+def test_one_batch_in_fifty_that_takes_long_is_still_in_what_is_predicted():
+    """A load test of ten thousand batches has as many factors; of a few of them only, none would be large."""
+    factors = np.array([1.0] * 980 + [8.0] * 20)
+    slow = replace(service([1], [10.0]), spread=list(factors / factors.mean()))
+    knobs, rare = Knobs(1, 1, 1), Traffic(rate=5.0)
+    samples = simulate(settings_of(knobs, 100), rare.arrivals(4000, 0), slow, seed=0).samples
+    found = observe(knobs, samples, Known(), seconds=800.0, answered=len(samples), service=slow)
+    assert found.figures.p99 > 60
+    assert Ranking([found], rare).predict(knobs).p99 == pytest.approx(found.figures.p99, rel=0.1)

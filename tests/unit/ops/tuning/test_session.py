@@ -105,6 +105,12 @@ def test_other_data_or_another_archive_is_another_tuning(tmp_path):
         tune(asked, Place(MadeUp(), START), screen()[0])
 
 
+def test_another_version_of_a_model_is_another_tuning(tmp_path):
+    tune(order(tmp_path), Place(MadeUp(noise=0.01), START, version="1.0"), screen()[0])
+    with pytest.raises(UsageError, match=r"another tuning \(version differ\)"):
+        tune(order(tmp_path), Place(MadeUp(), START, version="2.0"), screen()[0])
+
+
 def test_a_tuning_goes_on_with_more_runs(tmp_path):
     asked, system = order(tmp_path, budget=8), MadeUp(rate=lambda knobs: 100.0 * knobs.workers, noise=0.01)
     assert tune(asked, Place(system, START), screen()[0]).ended == "no runs left"
@@ -144,13 +150,19 @@ def test_the_recommended_config_is_the_archives_own_with_what_changed(done, tmp_
         found.delay,
     )
     assert (config["responseTimeout"], config["tsbatch"]) == (60, {"schema": 1, "threads": "auto"})
+    assert config["startupTimeout"] == 120, "TorchServe's, whatever a server says for files without it"
 
 
-def test_nothing_is_written_when_nothing_changes(tmp_path):
+def test_nothing_is_written_when_nothing_changes(tmp_path, capsys):
     place = Place(MadeUp(noise=0.01), START)
     outcome = tune(order(tmp_path), place, screen()[0])
     assert not outcome.changed
     assert write_config(place, outcome, tmp_path) is None
+    assert capsys.readouterr().err == ""
+    (tmp_path / "model-config.yaml").write_text("batchSize: 3\n")
+    assert write_config(place, outcome, tmp_path) is None
+    assert "model-config.yaml was there before, and is not what this tuning found" in capsys.readouterr().err
+    assert (tmp_path / "model-config.yaml").read_text() == "batchSize: 3\n"
 
 
 def test_threads_are_written_where_they_were_tuned(tmp_path):

@@ -6,9 +6,11 @@ import pytest
 
 from tests.unit.ops.tuning.made_up import START, Listed, MadeUp
 from tsbatch.ops.failure import ServerError
+from tsbatch.ops.tuning.conclusion import conclusion
 from tsbatch.ops.tuning.journal import Log
 from tsbatch.ops.tuning.knobs import Knobs
 from tsbatch.ops.tuning.objective import Goal
+from tsbatch.ops.tuning.result import advice
 from tsbatch.ops.tuning.tuner import Tuning
 
 TWO = START.turned("workers", 2)
@@ -164,6 +166,18 @@ def test_what_there_was_is_left_when_no_run_is_left_to_confirm_anything_else():
     assert [run.knobs for run in outcome.confirmed] == [THREE, THREE, TWO, TWO]
     assert len(system.log) == 10
     assert outcome.recommended == START
+
+
+def test_what_no_run_was_left_to_confirm_is_not_told_as_noise():
+    four = START.turned("workers", 4)
+    system = Later(rate=by_workers(w1=100, w2=180, w3=300, w4=500), noise=0.001)
+    system.worse = (THREE, four)
+    outcome = tuned(system, TWO, THREE, four, goal=Goal(p99=80), budget=12)
+    verdicts = [step.judgement.verdict for step in outcome.history.steps]
+    assert verdicts == ["not confirmed", "breaks a limit", "breaks a limit"]
+    assert outcome.recommended == START
+    assert conclusion(outcome) == "no runs left"
+    assert any("a larger --budget goes on" in note for note in advice(outcome, Goal(p99=80), 10))
 
 
 def test_a_step_that_is_taken_back_is_told_again_under_its_own_number(tmp_path):
