@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -129,6 +130,10 @@ def register_model(
     max_batch_delay: Annotated[int | None, typer.Option(min=0, help="Wait for a batch to fill, in ms.")] = None,
     response_timeout: Annotated[int | None, typer.Option(min=1, help="Time for a batch, in s.")] = None,
     startup_timeout: Annotated[int | None, typer.Option(min=1, help="Time for loading, in s.")] = None,
+    default: Annotated[
+        bool,
+        typer.Option("--default", help="Make it the default version once it is READY; the one before goes on to run."),
+    ] = False,
     name: Name = DEFAULT_NAME,
     server: ServerUrl = None,
     json: Json = False,
@@ -142,17 +147,36 @@ def register_model(
         "startup_timeout": startup_timeout,
     }
     asked = {setting: value for setting, value in options.items() if value is not None}
+    if default and initial_workers == 0:
+        raise UsageError("--default needs a worker: with --initial-workers 0 requests would find none")
     with end_on_signals(), target(name, server) as (management, instance), telling() as tell:
         done = registration.register(
-            management, archive, instance=instance, model_name=model_name, asked=asked, on_progress=tell
+            management,
+            archive,
+            instance=instance,
+            model_name=model_name,
+            asked=asked,
+            default=default,
+            on_progress=tell,
         )
     different = [str(difference) for difference in done.differences]
     if json:
-        emit_json({"schema": SCHEMA, **summary(done.model), "differences": different})
+        emit_json({"schema": SCHEMA, **summary(done.model), "differences": different, "replaced": done.replaced})
         return
     show_models([summary(done.model)])
     for line in different:
         say(f"warning: {line}")
+    if done.replaced is not None:
+        say(f"note: {_replaced(done, name, server)}")
+
+
+def _replaced(done: registration.Registered, name: str, server: str | None) -> str:
+    words = ["tsbatch", "unregister", done.model["modelName"], "--version", str(done.replaced)]
+    if server is not None:
+        words += ["--server", server]
+    elif name != DEFAULT_NAME:
+        words += ["--name", name]
+    return f"version {done.replaced} still runs, without new requests; once it is idle: {shlex.join(words)}"
 
 
 def models(

@@ -48,10 +48,17 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A registered model as the server describes it, and what differs from what was asked."""
+    """A registered model.
+
+    Attributes:
+        model: as the server describes it.
+        differences: what of it differs from what was asked.
+        replaced: the version that was the default one until now, where this one took its place.
+    """
 
     model: Mapping[str, Any]
     differences: list[Difference] = field(default_factory=list)
+    replaced: str | None = None
 
 
 def register(
@@ -61,6 +68,7 @@ def register(
     instance: Instance | None = None,
     model_name: str | None = None,
     asked: Mapping[str, int] | None = None,
+    default: bool = False,
     on_progress: Progress | None = None,
 ) -> Registered:
     """Register an archive and wait until its workers are READY.
@@ -71,6 +79,7 @@ def register(
         instance: the server's instance, when it is ours; local files can be registered then.
         model_name: the name to serve it under; the archive's own when left out.
         asked: settings by the keys of :data:`EFFECTIVE`; one worker when it has no ``initial_workers``.
+        default: make it the version that requests get which name none, once its workers are READY.
         on_progress: told what is waited for.
 
     Raises:
@@ -98,6 +107,7 @@ def register(
         raise ServerError(f"the server took {archive} and does not list it; another client may have unregistered it")
     try:
         model = management.wait_ready(who.name, who.version, on_progress=on_progress, log=log)
+        replaced = _make_default(management, who) if default else None
     except BaseException as error:
         # TorchServe would start its workers again and again for 300 seconds.
         with contextlib.suppress(TsbatchError):
@@ -105,7 +115,21 @@ def register(
         if isinstance(error, LoadFailed):
             raise with_archive(error, _local(archive, instance), "it is not registered") from None
         raise
-    return Registered(model, differences(asked, model))
+    return Registered(model, differences(asked, model), replaced)
+
+
+def _make_default(management: Management, who: ModelVersion) -> str | None:
+    """The version that was the default one before, if it was another; it is again when something fails."""
+    old: str = management.describe(who.name)["modelVersion"]
+    if old == who.version:
+        return None
+    try:
+        management.set_default(who.name, who.version)
+    except BaseException:
+        with contextlib.suppress(TsbatchError):
+            management.set_default(who.name, old)
+        raise
+    return old
 
 
 def _drop_late(management: Management, name: str, before: Collection[ModelVersion], tell: Progress) -> None:
