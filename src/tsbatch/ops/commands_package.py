@@ -19,13 +19,15 @@ from tsbatch.ops.archive import Archive, Written, free_target, plan, write_hashe
 from tsbatch.ops.bundle import with_bundle
 from tsbatch.ops.conversion import converted
 from tsbatch.ops.engine_trial import BOUND, HEADS, Trial
-from tsbatch.ops.handler_files import entry_file
+from tsbatch.ops.handler_files import entry_file, metrics_file
 from tsbatch.ops.mar_file import Format
 from tsbatch.ops.model_config import DEFAULTS, ModelConfig, read
 from tsbatch.settings import Dtype
 
 PANEL = "Archive"
 SCHEMA = 1
+METRICS = "metrics"
+"""What ``handler-path`` takes beside the tasks."""
 MEGABYTE = 10**6
 SHOWN = 8
 """Names of left-out files that are listed; --json has all."""
@@ -107,11 +109,14 @@ def register(app: typer.Typer) -> None:
 
 
 def handler_path_command(
-    task: Annotated[str, typer.Argument(help="A ready-made task, text-embedding for example.")],
+    task: Annotated[
+        str,
+        typer.Argument(help=f"A ready-made task, text-embedding for example; or {METRICS}, for our metrics.yaml."),
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Print the path of a ready-made handler file, for torch-model-archiver --handler."""
-    path = entry_file(task)
+    """Print the path of a ready-made handler file, for torch-model-archiver --handler; or of metrics.yaml."""
+    path = metrics_file() if task == METRICS else entry_file(task)
     if as_json:
         console.emit_json({"schema": SCHEMA, "task": task, "path": str(path)})
     else:

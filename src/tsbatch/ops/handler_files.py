@@ -53,6 +53,11 @@ def entry_file(task: str) -> Path:
     return files[task]
 
 
+def metrics_file() -> Path:
+    """The metrics.yaml that names what handlers of tsbatch emit, for ``metrics_config`` of any TorchServe."""
+    return Path(__file__).resolve().parents[1] / "metrics.yaml"
+
+
 def check_own(handler: Path) -> None:
     """Looks at a user's handler file with TorchServe's eyes, without running it.
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tsbatch.cli import main
+from tsbatch.worker import METRICS_CONFIG
 
 
 @pytest.fixture
@@ -112,6 +113,13 @@ def test_handler_path(capsys):
     assert path.is_file()
     assert main(["handler-path", "text-embedding", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"schema": 1, "task": "text-embedding", "path": str(path)}
+
+
+def test_the_path_of_our_metrics_as_the_file_itself_says(capsys):
+    assert main(["handler-path", "metrics"]) == 0
+    path = Path(capsys.readouterr().out.rstrip("\n"))
+    assert path == METRICS_CONFIG
+    assert "`tsbatch handler-path metrics`" in path.read_text(encoding="utf-8")
 
 
 def test_handler_path_of_an_unknown_task(capsys):
