@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tsbatch.ops.console import emit_json
+from tsbatch.ops.console import emit_json, say
 from tsbatch.ops.starter import class_name, new_handler
 
 PANEL = "Develop"
@@ -32,6 +33,8 @@ def new_command(
         )
         return
     print("\n".join([f"{folder}/", *(f"  {file}" for file in files)]))
+    if find_spec("pytest") is None:
+        say("note: its tests need pytest, which is not installed here: pip install pytest")
     print(
         f"next: cd {folder} && pytest && tsbatch package --name {name} --handler handler.py --model model && "
         f"tsbatch check model_store/{name}.mar --data samples.jsonl"

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from tsbatch.cli import main
 from tsbatch.errors import UsageError
+from tsbatch.ops import commands_new
 from tsbatch.ops.handler_files import check_own
 from tsbatch.ops.starter import TEMPLATES, class_name, new_handler
 
@@ -76,6 +77,16 @@ def test_another_name_and_another_folder(tmp_path, monkeypatch, capsys):
     assert "--name iris-2" in (tmp_path / "iris-2" / "README.md").read_text()
     assert main(["new", "other"]) == 0
     assert "next: cd other && pytest && tsbatch package --name other" in capsys.readouterr().out
+
+
+def test_who_has_no_pytest_is_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "one"]) == 0
+    assert "pytest" not in capsys.readouterr().err
+    monkeypatch.setattr(commands_new, "find_spec", lambda name: None)
+    assert main(["new", "two"]) == 0
+    assert "pip install pytest" in capsys.readouterr().err
+    assert "pip install pytest" in (tmp_path / "two" / "README.md").read_text()
 
 
 @pytest.mark.parametrize(
