@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,17 @@ def test_a_basehandler_and_the_edit_that_moves_it_over(images, tmp_path):
         # And this is why people move: one bad request fails them all.
         answers = runner.predict([*(image[0] for image in good), "not an image"])
         assert {answer.status for answer in answers} == {503}
+
+
+def test_the_tests_on_the_page_pass(tmp_path):
+    folder = model_folder(tmp_path / "model", "net.safetensors")
+    for file in ("digits_handler.py", "test_digits.py"):
+        shutil.copy(EXAMPLES / "digits" / file, folder)
+    installed = any(entry.name == "tsbatch" for entry in entry_points(group="pytest11"))
+    plugin = [] if installed else ["-p", "tsbatch.pytest_plugin"]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *plugin, str(folder)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
 
 
 BLOCKED = """
