@@ -14,6 +14,7 @@ from tsbatch.cli import build_app
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+TASK_PAGES = [page for page in PAGES if page.parent.name == "tasks" and page.name != "README.md"]
 BLOCK = re.compile(r"(?:<!-- file: (?P<file>\S+) -->\n)?```(?P<language>\w+)\n(?P<text>.*?)```", re.DOTALL)
 SHELL = {"sh", "bash", "console", "shell"}
 ENDS = {"|", "||", "&&", ";", ">", ">>", "<", "&"}
@@ -80,6 +81,13 @@ def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", TASK_PAGES, ids=lambda page: page.name)
+def test_a_task_says_where_port_and_token_for_its_lines_are(page):
+    text = page.read_text(encoding="utf-8")
+    assert "http://127.0.0.1:8080/predictions/" in text
+    assert "take its address and its `-H @…/inference.header`" in text
 
 
 def test_verbs_in_running_text_exist():
