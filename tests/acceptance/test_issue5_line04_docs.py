@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from functools import reduce
 from pathlib import Path
 
 import pytest
@@ -31,12 +32,17 @@ def commands():
 
 def test_every_command_of_the_page(server, tmp_path, monkeypatch, record_property, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TSBATCH_TOKEN", server.inference_token)
+    own = {
+        "http://127.0.0.1:8080": server.inference_address,
+        "http://127.0.0.1:8081": server.management_address,
+        "$INFERENCE_TOKEN": server.inference_token,
+    }
     Path("requests.jsonl").write_text('{"inputs": "a sentence"}\n')
     Path("arrivals.txt").write_text("0\n0.1\n0.15\n")
     lines = list(commands())
     for line in lines:
-        words = shlex.split(line.replace("http://127.0.0.1:8080", server.inference_address))[1:]
+        monkeypatch.setenv("TSBATCH_TOKEN", server.management_token if "--server" in line else server.inference_token)
+        words = [reduce(lambda word, each: word.replace(*each), own.items(), word) for word in shlex.split(line)[1:]]
         verb = words[0]
         if verb == "bench":
             words += [*SHORT["bench"], *(["--repeat", "2"] if "--repeat" in words else [])]
