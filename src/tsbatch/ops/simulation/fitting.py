@@ -98,7 +98,7 @@ def of_bench(result: BenchResult, source: str = "") -> ServiceTime:
         per_length=per_length,
         items=_choices(result.samples.items, 1.0),
         lengths=_choices(result.samples.length, 0.0) if per_length else (0.0,),
-        overhead=overhead_of(result.samples, int(result.target["settings"].get("batchSize") or 1)),
+        overhead=overhead_of(result.samples, _batch_size(result)),
     )
 
 
@@ -198,16 +198,25 @@ def _thinned(factors: Column) -> list[float]:
     return list(thin / thin.mean() * factors.mean())
 
 
-def overhead_of(samples: Samples, batch_size: int) -> Overhead:
+def _batch_size(result: BenchResult) -> int | None:
+    """What fitted into a batch: as the server said when asked, or as its answers tell; None where neither did."""
+    if told := (result.target.get("settings") or {}).get("batchSize"):
+        return int(told)
+    capacity = result.samples.capacity
+    known = capacity[~np.isnan(capacity)]
+    return int(np.median(known)) if len(known) else None
+
+
+def overhead_of(samples: Samples, batch_size: int | None) -> Overhead:
     """What TorchServe cost in a load test, as far as it shows; :data:`TYPICAL` where it does not.
 
     Args:
         samples: its requests.
-        batch_size: what fitted into a batch.
+        batch_size: what fitted into a batch; None when nobody knows, so that none is known to have been full.
     """
     good = samples.where(samples.ok & ~np.isnan(samples.queue + samples.assembly + samples.handler + samples.batch))
-    cycle = _between_batches(batches_of(good), good, batch_size)
-    if cycle is None:
+    cycle = None if batch_size is None else _between_batches(batches_of(good), good, batch_size)
+    if batch_size is None or cycle is None:
         batch, request = TYPICAL.batch, TYPICAL.request
     else:
         # Full batches have one size, which cannot tell what is the batch's from what is its requests': shared as usual.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -97,6 +98,21 @@ def test_an_overhead_that_does_not_show_is_the_typical_one():
     rows = batches([(second / 10, [1], [0], 50.0, 0.0, 4.0) for second in range(50)])
     overhead = of_bench(result_of(rows)).overhead
     assert (overhead.batch, overhead.request) == (TYPICAL.batch, TYPICAL.request)
+
+
+def test_a_wait_for_company_is_no_overhead():
+    # Three of eight waited for the others in vain, for 10 ms, behind requests that were served before.
+    rows = batches([(second / 10, [1] * 3, [0] * 3, 50.0, 100.0, 10.0) for second in range(50)])
+    full = batches([(9 + second / 10, [1] * 8, [0] * 8, 50.0, 100.0, 4.0) for second in range(50)])
+
+    def overhead(samples, told=None, capacity=np.nan):
+        known = replace(samples, capacity=np.full(len(samples), capacity))
+        return of_bench(result_of(known, batch_size=told)).overhead
+
+    assert overhead(rows).batch == TYPICAL.batch, "nobody knows whether a batch was full"
+    assert overhead(rows, capacity=8.0).batch == TYPICAL.batch, "the answers say that none was"
+    assert overhead(Samples.join([rows, full]), capacity=8.0).of_batch(8) == pytest.approx(4.0)
+    assert overhead(rows, told=3, capacity=8.0).of_batch(3) == pytest.approx(10.0), "the server's word counts"
 
 
 def test_the_machine():
