@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tsbatch.errors import UsageError
-from tsbatch.ops.commands_simulate import Drawn, OverheadText, Variation, read_service_option
+from tsbatch.ops.commands_simulate import Drawn, OverheadText, Trace, Variation, read_service_option
 from tsbatch.ops.options import check_finite, check_positive, refuse
 
 if TYPE_CHECKING:
@@ -40,10 +40,7 @@ def plan_command(
     p99: Annotated[str, typer.Option(help="The most that P99 may be, as 100ms.")],
     rate: Annotated[float | None, typer.Option(help="Requests a second to plan for.")] = None,
     arrivals: Annotated[Drawn, typer.Option(help="How they follow each other.")] = "poisson",
-    trace: Annotated[
-        Path | None,
-        typer.Option(help="Recorded arrivals instead: a file of bench, a log folder, or times, one a line."),
-    ] = None,
+    trace: Trace = None,
     scale: Annotated[str, typer.Option(help="Plan for so many times that load; several as 10,100,1000.")] = "1",
     headroom: Annotated[float, typer.Option(min=0, help="So much more must be kept too, as a share.")] = 0.1,
     max_workers: Annotated[
@@ -108,10 +105,10 @@ def _stream(rate: float | None, arrivals: Drawn, trace: Path | None, seed: int) 
     if trace is None:
         assert rate is not None
         return Stream(arrivals, seed=seed), rate
-    times = read_recorded(trace)
-    if not (recorded := rate_of(times)):
-        raise UsageError(f"{trace} holds {len(times)} arrivals at one moment; expected more, over some time")
-    return Stream("trace", times, seed), recorded
+    recording = read_recorded(trace)
+    if not (recorded := rate_of(recording.times)):
+        raise UsageError(f"{trace} holds {len(recording.times)} arrivals at one moment; expected more, over some time")
+    return Stream("trace", recording.times, seed, str(recording)), recorded
 
 
 def _limits(services: list[ServiceTime], workers: int | None, batch_size: int | None, queue_size: int) -> Limits:

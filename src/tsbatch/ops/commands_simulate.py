@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -32,6 +33,10 @@ OverheadText = Annotated[
     str | None,
     typer.Option("--overhead", help="TorchServe's own ms: of a request outside its worker, a batch, a request in it."),
 ]
+Trace = Annotated[
+    Path | None,
+    typer.Option(help="Recorded arrivals instead: a file of bench (its last run), a log folder, or times, one a line."),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -50,10 +55,7 @@ def simulate_command(
     arrivals: Annotated[Drawn, typer.Option(help="How they follow each other.")] = "poisson",
     concurrency: Annotated[int | None, typer.Option(min=1, help="Clients of a closed loop instead.")] = None,
     think: Annotated[float, typer.Option(min=0, help="Ms that each of them thinks, on average.")] = 0.0,
-    trace: Annotated[
-        Path | None,
-        typer.Option(help="Recorded arrivals instead: a file of bench, a log folder, or times, one a line."),
-    ] = None,
+    trace: Trace = None,
     scale: Annotated[float, typer.Option(help="So many times the recorded requests.")] = 1.0,
     requests: Annotated[int, typer.Option(min=1, help="How many, at most.")] = REQUESTS,
     variation: Variation = 0.0,
@@ -85,7 +87,8 @@ def simulate_command(
     _refuse_ignored(context, {"rate": "arrivals", "concurrency": "think", "trace": "scale"})
     settings = Settings(workers=workers, batch_size=batch_size, max_batch_delay=max_batch_delay, queue_size=queue_size)
     simulated = simulate(settings, stream, measured.with_workers(workers), seed=seed)
-    result = as_result(simulated, settings, {**load, "limit": limit, "seed": seed}, measured.source or service)
+    remarks = _remarks(load, measured, workers, batch_size)
+    result = as_result(simulated, settings, {**load, "limit": limit, "seed": seed}, measured.source or service, remarks)
     if save_service:
         measured.save(save_service)
     if output:
@@ -96,7 +99,6 @@ def simulate_command(
         console.emit_json(result.to_json())
     else:
         show(result)
-        _show_grounds(measured, workers, batch_size)
 
 
 def _refuse_ignored(context: typer.Context, belonging: Mapping[str, str]) -> None:
@@ -106,12 +108,12 @@ def _refuse_ignored(context: typer.Context, belonging: Mapping[str, str]) -> Non
             refuse(context, [option], f"it goes with --{load}")
 
 
-def _show_grounds(service: ServiceTime, workers: int, batch_size: int) -> None:
-    from tsbatch.ops import console
+def _remarks(load: Mapping[str, Any], service: ServiceTime, workers: int, batch_size: int) -> list[str]:
     from tsbatch.ops.simulation.plan import grounds_of_machine
 
-    for guess in grounds_of_machine([service], service, workers, batch_size)[1]:
-        console.out.print(f"extrapolated: {guess}", markup=False, soft_wrap=True)
+    recorded = [f"arrivals: {load['recorded']}"] if "recorded" in load else []
+    guessed = grounds_of_machine([service], service, workers, batch_size)[1]
+    return [*recorded, *(f"extrapolated: {guess}" for guess in guessed)]
 
 
 def read_service_option(text: str, variation: float, overhead: str | None) -> ServiceTime:
@@ -169,7 +171,11 @@ def _load(
         load = {"loop": "closed", "arrivals": None, "steps": [float(concurrency)]}
         return Clients(concurrency, requests, think=think, seed=seed), load
     if trace:
-        return scaled(read_recorded(trace), scale, seed)[:requests], {"loop": "open", "arrivals": "trace", "steps": []}
+        recording = read_recorded(trace)
+        # Each comes so many times at least: no more are needed for so many requests.
+        needed = math.ceil(requests / int(scale)) + 1 if scale >= 1 else None
+        load = {"loop": "open", "arrivals": "trace", "steps": [], "recorded": str(recording)}
+        return scaled(recording.times[:needed], scale, seed)[:requests], load
     assert rate is not None
     load = {"loop": "open", "arrivals": arrivals, "steps": [rate]}
     return take(Arrivals(arrivals, rate, seed), requests), load

@@ -52,6 +52,32 @@ def test_several_times_a_recorded_load(capsys, tmp_path):
     assert told["plans"][0]["measured"]
 
 
+def test_whose_arrivals_a_plan_is_for(capsys, tmp_path):
+    rows = batches([(second / 50, [1], [5], 20.0, 3.0, 0.0) for second in range(400)])
+    path, page = tmp_path / "bench.json", tmp_path / "plan.html"
+    result_of(rows, batch_size=1).save(path)
+    words = ["--service", "20ms", "--trace", str(path), "--p99", "100", "--html", str(page)]
+    assert main(["plan", *QUICK, *words]) == 0
+    said = "arrivals: the run of"
+    out = capsys.readouterr().out
+    assert f"measured: {said} {path}, open loop: 400 requests in 7.98 s" in out
+    assert said in page.read_text()
+    assert main(["plan", *QUICK, *words, "--json"]) == 0
+    (plan,) = json.loads(capsys.readouterr().out)["plans"]
+    assert plan["measured"][0].startswith(said)
+
+
+def test_a_recording_that_is_too_short_for_what_a_machine_gets(capsys, tmp_path):
+    (tmp_path / "times.txt").write_text("".join(f"{time / 50}\n" for time in range(500)))
+    words = ["--service", "500ms", "--variation", "0.1", "--trace", str(tmp_path / "times.txt"), "--requests", "5000"]
+    words += ["--max-workers", "1", "--max-batch-size", "1"]
+    assert main(["plan", *words, "--p99", "600ms"]) == 2
+    assert "no settings keep P99 within 600 ms" in capsys.readouterr().err
+    assert main(["plan", *words, "--p99", "660ms", "--json"]) == 0
+    (plan,) = json.loads(capsys.readouterr().out)["plans"]
+    assert plan["at_rate"]["p99"] <= 660
+
+
 def test_each_rate_is_planned_for_by_itself(capsys):
     words = [
         "--service",

@@ -10,6 +10,7 @@ import pytest
 from tests.unit.ops.simulation.results import batches, result_of
 from tsbatch.cli import main
 from tsbatch.ops.measure.result import BenchResult
+from tsbatch.ops.simulation import arrivals
 from tsbatch.ops.simulation.fitting import TYPICAL, read_service
 
 QUICK = ["--requests", "2000"]
@@ -57,6 +58,34 @@ def test_every_kind_of_load(capsys, bench_file):
     assert bursts["summary"][0]["latency"]["p99"]["value"] > even["summary"][0]["latency"]["p99"]["value"]
     traced = simulated(capsys, "--service", "5ms", "--trace", str(bench_file), "--scale", "3")
     assert traced["summary"][0]["requests"] == 300
+
+
+def test_what_it_rests_on_is_in_every_output(capsys, bench_file, tmp_path):
+    page, kept = tmp_path / "x.html", tmp_path / "x.json"
+    words = ["--service", str(bench_file), "--trace", str(bench_file), "--workers", "3", "--batch-size", "9"]
+    told = simulated(capsys, *words, "--html", str(page), "--output", str(kept))
+    recorded = f"the run of {bench_file}, open loop: 100 requests in 4.9 s"
+    assert told["load"]["recorded"] == recorded
+    remarks = told["summary"][0]["remarks"]
+    assert f"arrivals: {recorded}" in remarks
+    guesses = [remark for remark in remarks if remark.startswith("extrapolated: ")]
+    assert [guess.split(":")[1] for guess in guesses] == [" batches of more than 2 items", " 3 workers"]
+    assert BenchResult.load(kept).summary[0]["remarks"] == remarks
+    assert all(guess in page.read_text() for guess in guesses)
+    assert main(["simulate", *QUICK, *words]) == 0
+    out = capsys.readouterr().out
+    assert all(f"note: {remark}" in out for remark in remarks)
+
+
+def test_of_a_long_recording_only_what_is_simulated_is_scaled(capsys, tmp_path, monkeypatch):
+    (tmp_path / "times.txt").write_text("".join(f"{time}\n" for time in range(3000)))
+    sizes, scale = [], arrivals.scaled
+    monkeypatch.setattr(arrivals, "scaled", lambda times, *rest: sizes.append(len(times)) or scale(times, *rest))
+    words = ["--service", "5ms", "--trace", str(tmp_path / "times.txt")]
+    for factor, needed in (("1", 2001), ("100.5", 21), ("0.5", 3000)):
+        found = simulated(capsys, *words, "--scale", factor)
+        assert found["summary"][0]["requests"] == pytest.approx(min(2000, 3000 * float(factor)), rel=0.05)
+        assert sizes[-1] == needed
 
 
 def test_the_service_time_of_a_file(capsys, bench_file, tmp_path):

@@ -145,6 +145,7 @@ def make_plan(planner: Planner, rate: float, *, price: float | None = None, unit
 
     machines = needed(rate)
     measured, guessed = grounds(planner.services, chosen, unit)
+    recorded = [f"arrivals: {planner.stream.origin}"] if planner.stream.origin else []
     return Plan(
         rate=rate,
         goal=planner.goal,
@@ -156,7 +157,7 @@ def make_plan(planner: Planner, rate: float, *, price: float | None = None, unit
         down=point(rate, machines - 1) if machines > 1 else None,
         curve=[point(rate * share, machines) for share in CURVE],
         others=others,
-        measured=measured,
+        measured=[*recorded, *measured],
         guessed=guessed,
         unit=unit,
     )

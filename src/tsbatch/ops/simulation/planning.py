@@ -7,6 +7,7 @@ follows, whatever the load is multiplied by.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +19,7 @@ import numpy as np
 from tsbatch.errors import UsageError
 from tsbatch.ops.measure.arrivals import Arrivals, Kind
 from tsbatch.ops.measure.samples import Column
-from tsbatch.ops.simulation.arrivals import rate_of, scaled, take
+from tsbatch.ops.simulation.arrivals import Clients, busiest, rate_of, scaled, shares, take
 from tsbatch.ops.simulation.rules import DEFAULT_QUEUE_SIZE, Settings
 from tsbatch.ops.simulation.service_time import ServiceTime
 from tsbatch.ops.simulation.simulator import SECOND, Simulated, simulate
@@ -32,11 +33,14 @@ FINALISTS: Final = 6
 HALVINGS: Final = 8
 """Of the range in which the highest rate lies: to 0.4 % of what the workers could do at most."""
 
-MOST_MACHINES: Final = 20
-"""So many shares of a trace are simulated at most, since each alone may be too short for a P99."""
+SPARE: Final = 1.25
+"""So much more of a trace is scaled than is simulated: chance decides where the scaled stretch is busiest."""
 
 PAUSE: Final = 60.0
-"""Seconds between them, in which every queue runs empty."""
+"""Seconds between the shares of a trace that are simulated together, in which every queue runs empty."""
+
+KEPT: Final = 32
+"""Streams that are kept: settings with the same capacity are sought at the same rates, one after the other."""
 
 REFUSED: Final = 0.001
 """Share of requests that may find the queue full."""
@@ -48,31 +52,31 @@ class Stream:
 
     Attributes:
         kind: how drawn requests follow each other.
-        trace: recorded ones instead, in seconds, shape (n,).
+        trace: recorded ones instead, in seconds, ascending from 0, shape (n,).
         seed: of the random numbers.
+        origin: whose recorded ones they are, in words.
     """
 
     kind: Kind = "poisson"
     trace: Column | None = None
     seed: int = 0
+    origin: str = ""
 
     def at(self, rate: float, count: int) -> Column:
         """Arrivals at a rate a second, about ``count``.
 
-        Of a trace those of its busiest stretch of that length, or the shares of several machines, one after the other.
+        Of a trace those of its busiest stretch of that length. Where a machine's share has fewer, the shares of as many
+        machines as it takes, one after the other: a few requests tell no P99.
         """
         if self.trace is None:
             return take(Arrivals(self.kind, rate, self.seed), count)
         factor = rate / rate_of(self.trace)
-        share = scaled(self.trace, factor, self.seed)
-        if len(share) > count:
-            begin = int(np.argmin(share[count - 1 :] - share[: len(share) - count + 1]))
-            stretch: Column = share[begin : begin + count] - share[begin]
-            return stretch
-        machines = min(MOST_MACHINES, count // max(1, len(share)))
-        shares = [share, *(scaled(self.trace, factor, self.seed + machine) for machine in range(1, machines))]
-        length = float(self.trace[-1]) + PAUSE
-        return np.concatenate([times + machine * length for machine, times in enumerate(shares)])
+        share = factor * len(self.trace)
+        if share <= count:
+            return shares(self.trace, factor, round(count / share), PAUSE, self.seed)
+        # Only what is simulated is scaled: a day of recorded times, many times over, takes long and much memory.
+        stretch = busiest(self.trace, math.ceil(SPARE * count / factor) + 1)
+        return busiest(scaled(stretch[:-1], factor, self.seed, end=float(stretch[-1])), count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +160,7 @@ class Planner:
         self.fine = fine
         self._tell = tell
         self._sought: dict[tuple[Settings, int], float] = {}
+        self._arrivals = functools.lru_cache(maxsize=KEPT)(stream.at)
 
     def candidates(self, rate: float) -> list[Candidate]:
         """The settings that need the fewest machines for ``rate`` or hardly more, the best first.
@@ -163,27 +168,54 @@ class Planner:
         Raises:
             UsageError: none keeps the goal, however little is asked.
         """
+        if self._alone > self.goal.p99:
+            raise UsageError(self._never())
         wanted = rate * (1 + self.goal.headroom)
-        found: list[Candidate] = []
-        best = 0.0
+
+        def order(one: Candidate) -> tuple[float, int, float]:
+            return machines_for(wanted, one.rate), one.settings.workers, -one.rate
+
         grid = self.limits.grid(self.goal.p99)
-        options = [(settings, service_for(self.services, settings.workers)) for settings in grid]
-        options.sort(key=lambda option: -capacity(*option))
+        left = [(settings, service_for(self.services, settings.workers)) for settings in grid]
+        left.sort(key=lambda option: -capacity(*option))
+        while left:
+            # Those that were left out come into question where all that looked better do not stand.
+            found, left = self._ranked(left, wanted)
+            if standing := self._standing(sorted(found, key=order)):
+                self._tell(len(left))
+                return sorted(standing, key=order)
+        raise UsageError(self._never())
+
+    def _ranked(
+        self, options: Sequence[tuple[Settings, ServiceTime]], wanted: float
+    ) -> tuple[list[Candidate], list[tuple[Settings, ServiceTime]]]:
+        """What short simulations say of settings, the one with the highest capacity first, and the settings left out.
+
+        Those are left out that at their best would need more machines than another one does.
+        """
+        found: list[Candidate] = []
+        left: list[tuple[Settings, ServiceTime]] = []
+        best = 0.0
         for settings, service in options:
-            self._tell(1)
             if best and machines_for(wanted, capacity(settings, service)) > machines_for(wanted, best):
+                left.append((settings, service))
                 continue
             highest = self._highest(settings, service, min(COARSE, self.fine))
             best = max(best, highest)
             found.append(Candidate(settings=settings, service=service, rate=highest))
-        if not best:
-            raise UsageError(self._never())
-        found.sort(key=lambda one: (machines_for(wanted, one.rate), one.settings.workers, -one.rate))
-        finalists = [self._refined(one) for one in found[:FINALISTS] if one.rate]
-        return sorted(
-            (one for one in finalists if one.rate),
-            key=lambda one: (machines_for(wanted, one.rate), one.settings.workers, -one.rate),
-        )
+            self._tell(1)
+        return found, left
+
+    def _standing(self, ranked: Sequence[Candidate]) -> list[Candidate]:
+        """The best that keep the goal in long simulations too, seldom what a short one had promised."""
+        standing: list[Candidate] = []
+        for place, one in enumerate(ranked):
+            if standing and place >= FINALISTS:
+                break
+            refined = self._refined(one) if one.rate else one
+            if refined.rate:
+                standing.append(refined)
+        return standing
 
     def simulate(self, candidate: Candidate, rate: float) -> Simulated:
         """One machine with these settings at a rate."""
@@ -211,17 +243,22 @@ class Planner:
         return self._sought[key]
 
     def _run(self, settings: Settings, service: ServiceTime, rate: float, count: int) -> Simulated:
-        return simulate(settings, self.stream.at(rate, count), service, seed=self.stream.seed)
+        return simulate(settings, self._arrivals(rate, count), service, seed=self.stream.seed)
 
     def _refined(self, candidate: Candidate) -> Candidate:
         highest = self._highest(candidate.settings, candidate.service, self.fine)
         return Candidate(settings=candidate.settings, service=candidate.service, rate=highest)
 
+    @functools.cached_property
+    def _alone(self) -> float:
+        """P99 of requests of which none meets another, ms; no settings make it less."""
+        lonely = Clients(1, self.fine)
+        services = [one.with_workers(1) for one in self.services]
+        return min(simulate(Settings(), lonely, one, seed=self.stream.seed).latency(0.99) for one in services)
+
     def _never(self) -> str:
-        service = service_for(self.services, 1)
-        alone = float(service.mean(1.0)) + service.overhead.of_batch(1) + service.overhead.frontend
         return (
-            f"no settings keep P99 within {self.goal.p99:g} ms: alone a request takes {alone:.1f} ms on average;"
+            f"no settings keep P99 within {self.goal.p99:g} ms: alone a request takes {self._alone:.1f} ms at P99;"
             " give a higher --p99, or a faster model"
         )
 

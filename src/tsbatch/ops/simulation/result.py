@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any, Final
@@ -18,7 +18,9 @@ SIMULATED: Final = "simulated"
 """The address of what was never asked."""
 
 
-def as_result(simulated: Simulated, settings: Settings, load: Mapping[str, Any], service: str) -> BenchResult:
+def as_result(
+    simulated: Simulated, settings: Settings, load: Mapping[str, Any], service: str, remarks: Sequence[str] = ()
+) -> BenchResult:
     """The result of a load test that had gone like that.
 
     Args:
@@ -26,6 +28,7 @@ def as_result(simulated: Simulated, settings: Settings, load: Mapping[str, Any],
         settings: the model's.
         load: how it was loaded: ``loop``, ``arrivals``, ``steps``, ``limit``, ``seed``.
         service: where the service time comes from.
+        remarks: what else makes the figures worth less than they look, in sentences.
     """
     samples = simulated.samples
     refused = int((samples.status == REFUSED).sum())
@@ -39,6 +42,7 @@ def as_result(simulated: Simulated, settings: Settings, load: Mapping[str, Any],
         errors=[{"status": int(REFUSED), "reason": "the queue was full", "count": refused}] if refused else [],
     )
     run = replace(run, summary=summarize(run, limit=load["limit"], timeout=math.inf))
+    figures = combine(run.step, [run])
     told = {
         "batchSize": settings.batch_size,
         "maxBatchDelay": settings.max_batch_delay,
@@ -50,5 +54,5 @@ def as_result(simulated: Simulated, settings: Settings, load: Mapping[str, Any],
         plan={"repeat": 1, "warm_up": 0.0, "timeout": 0.0, "seconds": None, "requests": len(samples), **load},
         environment={"tsbatch": __version__, "service_time": service},
         runs=[run],
-        summary=[combine(run.step, [run])],
+        summary=[{**figures, "remarks": [*figures["remarks"], *remarks]}],
     )

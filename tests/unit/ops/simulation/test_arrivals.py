@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 import numpy as np
 import pytest
 
 from tests.unit.ops.simulation.results import result_of
 from tsbatch.errors import UsageError
+from tsbatch.ops.diagnosis import ts_log
 from tsbatch.ops.measure.arrivals import Arrivals
 from tsbatch.ops.measure.samples import Samples
-from tsbatch.ops.simulation.arrivals import Clients, rate_of, read_recorded, scaled, take
+from tsbatch.ops.simulation.arrivals import Clients, busiest, rate_of, read_recorded, scaled, shares, take
 
 
 def test_as_many_as_are_wanted_or_there_are():
@@ -44,6 +48,46 @@ def test_scaling_is_random_by_its_seed():
     assert scaled(times, 0.5, 1).tolist() != scaled(times, 0.5, 2).tolist()
 
 
+def test_copies_of_the_last_one_reach_as_far_as_is_said():
+    times = np.array([0.0, 1.0])
+    assert (scaled(times, 1000)[1000:] == 1).all()
+    longer = scaled(times, 1000, end=5.0)
+    assert longer[:1000].max() < 1
+    assert longer[1000:].max() == pytest.approx(5, abs=0.1)
+
+
+@pytest.mark.parametrize("factor", [0.002, 0.3, 1.0, 2.4, 40.0])
+def test_shares_of_several_machines(factor):
+    times = np.concatenate([np.arange(0, 10, 0.1), np.arange(10, 20, 0.01)])
+    machines = max(1, round(20_000 / (factor * len(times))))
+    found = shares(times, factor, machines, 60.0, seed=1)
+    assert len(found) == pytest.approx(machines * factor * len(times), rel=0.05)
+    assert (np.diff(found) >= 0).all()
+    machine, place = np.divmod(found + 1e-6, times[-1] + 1 / rate_of(times) + 60)
+    assert set(machine) == set(range(machines)) or factor < 0.01, "nobody is left out but by chance"
+    assert place.max() < 20.1
+    assert (place < 10).mean() == pytest.approx((times < 10).mean(), abs=0.02)
+    assert (found == shares(times, factor, machines, 60.0, seed=1)).all()
+    assert found.tolist() != shares(times, factor, machines, 60.0, seed=2).tolist() or factor == 1
+
+
+def test_a_share_of_next_to_nothing_takes_no_room():
+    times = np.linspace(0, 10, 500)
+    found = shares(times, 1e-7, 10**8, 60.0)
+    assert len(found) == pytest.approx(5000, rel=0.1)
+
+
+def test_copies_are_spread_over_a_short_recording():
+    times = shares(np.array([0.0, 1.0, 2.0]), 1000.0, 1, 60.0)
+    assert len(times) == 3000
+    assert np.diff(times).max() < 0.02
+
+
+def test_the_busiest_stretch():
+    assert busiest(np.array([0.0, 5.0, 6.0, 6.5, 9.0]), 3).tolist() == [0.0, 1.0, 1.5]
+    assert busiest(np.array([2.0, 5.0]), 3).tolist() == [0.0, 3.0]
+
+
 def test_the_rate_of_a_recording():
     assert rate_of(np.arange(0, 10.0, 0.5)) == 2
     assert rate_of(np.zeros(3)) == 0
@@ -53,15 +97,33 @@ def test_the_rate_of_a_recording():
 def test_recorded_by_a_load_test(tmp_path):
     sent = np.array([1000.5, 1000.0, 1002.0])
     result_of(Samples(sent=sent, latency=np.ones(3), status=np.full(3, 200.0))).save(tmp_path / "b.json")
-    assert read_recorded(tmp_path / "b.json").tolist() == [0.0, 0.5, 2.0]
+    assert read_recorded(tmp_path / "b.json").times.tolist() == [0.0, 0.5, 2.0]
+
+
+def test_whose_arrivals_they_are(tmp_path):
+    def recorded(*steps, loop="open"):
+        runs = []
+        for step in steps:
+            samples = Samples(sent=np.array([3.0, 1.0, 1.5]), latency=np.ones(3), status=np.full(3, 200.0))
+            runs.append(replace(result_of(samples).runs[0], step=step))
+        path = tmp_path / "b.json"
+        replace(result_of(samples), plan={"loop": loop}, runs=runs).save(path)
+        return str(read_recorded(path)).replace(str(path), "b.json")
+
+    assert recorded(None) == "the run of b.json, open loop: 3 requests in 2 s"
+    assert recorded(20.0) == "the run of b.json, open loop of 20 requests/s: 3 requests in 2 s"
+    closed = "the last of 2 runs of b.json, closed loop of 8 clients: 3 requests in 2 s"
+    assert recorded(4.0, 8.0, loop="closed") == closed
+    (tmp_path / "times.txt").write_text("5.5\n5\n")
+    assert str(read_recorded(tmp_path / "times.txt")) == f"{tmp_path / 'times.txt'}: 2 requests in 0.5 s"
 
 
 def test_recorded_line_by_line(tmp_path):
     (tmp_path / "times.txt").write_text("5.5\n5\n6.5\n")
-    assert read_recorded(tmp_path / "times.txt").tolist() == [0.0, 0.5, 1.5]
+    assert read_recorded(tmp_path / "times.txt").times.tolist() == [0.0, 0.5, 1.5]
 
 
-def test_recorded_in_a_log(tmp_path):
+def test_recorded_in_a_log(tmp_path, monkeypatch):
     head = "2026-01-01T00:00:00,000 [DEBUG] W-9000-m_1.0 org.pytorch.serve"
     lines = []
     for at, job in ((1000.0, "a"), (1500.0, "b")):
@@ -71,10 +133,14 @@ def test_recorded_in_a_log(tmp_path):
             f"{head}.job.RestJob - Waiting time ns: 0, Backend time ns: 5000000",
         ]
     (tmp_path / "ts_log.log").write_text("\n".join(lines) + "\n")
-    assert read_recorded(tmp_path).tolist() == [0.0, 0.5]
-    assert read_recorded(tmp_path / "ts_log.log", "m").tolist() == [0.0, 0.5]
+    assert read_recorded(tmp_path).times.tolist() == [0.0, 0.5]
+    assert read_recorded(tmp_path).origin == f"m/1.0 in {tmp_path}"
+    assert read_recorded(tmp_path / "ts_log.log", "m").times.tolist() == [0.0, 0.5]
     with pytest.raises(UsageError, match="nothing of other"):
         read_recorded(tmp_path, "other")
+    monkeypatch.setattr(ts_log, "read_log", partial(ts_log.read_log, most=1))
+    with pytest.raises(UsageError, match="holds 2 requests of m; expected at most 100000: give a shorter log"):
+        read_recorded(tmp_path)
 
 
 def test_a_load_test_without_requests(tmp_path):

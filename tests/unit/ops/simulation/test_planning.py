@@ -11,7 +11,8 @@ import pytest
 from tests.unit.ops.simulation.test_simulator import beyond_mmc, exponential, within_md1
 from tsbatch.errors import UsageError
 from tsbatch.ops.measure.arrivals import Arrivals
-from tsbatch.ops.simulation.arrivals import take
+from tsbatch.ops.simulation import planning
+from tsbatch.ops.simulation.arrivals import rate_of, scaled, take
 from tsbatch.ops.simulation.plan import grounds_of_machine, make_plan
 from tsbatch.ops.simulation.planning import (
     Goal,
@@ -102,6 +103,35 @@ def test_a_goal_that_nothing_keeps():
         planner(parse("30ms", overhead=NOTHING), 20.0, SINGLE).candidates(10.0)
 
 
+def test_settings_come_next_when_those_that_looked_better_do_not_stand(monkeypatch):
+    one = planner(parse("10ms", overhead=NOTHING), 100.0, Limits(workers=9, batch_size=1), fine=8000)
+    standing = set()
+
+    def seek(settings, service, count):
+        return 90.0 * settings.workers if count < 8000 or settings.workers in standing else 0.0
+
+    monkeypatch.setattr(one, "highest_rate", seek)
+    with pytest.raises(UsageError, match=r"alone a request takes 10\.0 ms at P99"):
+        one.candidates(8000.0)
+    for rate, workers in ((8000.0, 4), (8000.0, 2), (8000.0, 1), (10.0, 9)):
+        # For much nine, eight … workers look best and few do not come into question at first; for little few do.
+        standing = {workers}
+        again = planner(parse("10ms", overhead=NOTHING), 100.0, one.limits, fine=8000)
+        monkeypatch.setattr(again, "highest_rate", seek)
+        (found,) = again.candidates(rate)
+        assert (found.settings.workers, found.rate) == (workers, 90.0 * workers)
+
+
+@pytest.mark.parametrize("seed", [3, 10])
+def test_what_short_simulations_promise_need_not_hold(seed):
+    service = parse("20ms", variation=0.5, overhead=NOTHING)
+    stream = Stream(seed=seed)
+    with pytest.raises(
+        UsageError, match=r"no settings keep P99 within 53 ms: alone a request takes 5[34]\.\d ms at P99"
+    ):
+        planner(service, 53.0, SINGLE, stream=stream, fine=50_000).candidates(10.0)
+
+
 def test_refused_requests_break_the_goal():
     limits = Limits(workers=1, batch_size=1, queue_size=1)
     rate = planner(parse("10ms", overhead=NOTHING), 1000.0, limits).candidates(10.0)[0].rate
@@ -154,6 +184,59 @@ def test_a_short_share_is_told_by_several_machines():
     assert (np.diff(shares) >= 0).all()
     assert (np.diff(shares) > 60).sum() in (8, 9), "nine or ten machines, one after the other"
     assert len(set(np.round(shares % 160.0, 3))) > 500, "each with requests of its own"
+
+
+SHORT = np.arange(0, 10, 0.02)
+"""The times of a load test of ten seconds."""
+
+
+@pytest.mark.parametrize("rate", [0.125, 0.008])
+def test_a_short_recording_makes_as_many_requests_as_a_p99_needs(rate):
+    for count in (5000, 50_000):
+        found = Stream("trace", SHORT).at(rate, count)
+        assert len(found) == pytest.approx(count, rel=0.1)
+        assert found[0] >= 0
+        assert (np.diff(found) >= 0).all()
+
+
+def test_a_goal_that_a_short_recording_does_not_let_slip():
+    # A batch takes up to 625 ms, which twenty-five requests need not tell.
+    service = ServiceTime(sizes=[1], times=[500.0], spread=np.linspace(0.75, 1.25, 100))
+    stream = Stream("trace", SHORT, seed=3)
+    with pytest.raises(UsageError, match="no settings keep P99 within 600 ms"):
+        planner(service, 600.0, SINGLE, stream=stream, fine=50_000).candidates(50.0)
+    found, drawn = (
+        planner(service, 1000.0, SINGLE, stream=one, fine=50_000).highest_rate(Settings(), service, 50_000)
+        for one in (stream, Stream(seed=3))
+    )
+    # Evenly recorded, but a machine's share of it is as good as drawn.
+    assert found == pytest.approx(drawn, rel=0.15)
+
+
+def test_of_a_long_recording_only_what_is_simulated_is_scaled(monkeypatch):
+    times = np.sort(np.random.default_rng(0).uniform(0, 86_400, 200_000))
+    times[1000:9000] = np.linspace(times[1000], times[1000] + 100, 8000)
+    times = np.sort(times)
+    sizes = []
+
+    def watched(times, factor, seed, **end):
+        sizes.append(len(times))
+        return scaled(times, factor, seed, **end)
+
+    monkeypatch.setattr(planning, "scaled", watched)
+    stream = Stream("trace", times)
+    for factor in (1.0, 2.5, 100.0, 10_000.0):
+        found = stream.at(factor * rate_of(times), 5000)
+        assert len(found) == 5000
+        assert sizes[-1] <= 1.25 * 5000 / factor + 1
+        assert 5000 / found[-1] > 0.9 * factor * 80, "the busiest, where 80 came a second"
+
+
+def test_a_stream_is_made_once_for_settings_that_are_sought_at_the_same_rates(monkeypatch):
+    made, make = [], Stream.at
+    monkeypatch.setattr(Stream, "at", lambda self, rate, count: made.append((rate, count)) or make(self, rate, count))
+    planner(parse("10+2*n", overhead=NOTHING), 60.0, Limits(workers=2, batch_size=4), fine=5000).candidates(500.0)
+    assert len(made) == len(set(made))
 
 
 def test_drawn_streams():
