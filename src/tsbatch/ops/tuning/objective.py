@@ -92,9 +92,7 @@ class Goal:
 
     def named_limits(self) -> dict[Limit, float]:
         """Those that are told: of a GPU only where somebody asked, since most tunings have none."""
-        return {
-            name: limit for name, limit in self.limits().items() if name != "gpu_memory" or limit != MOST_OF_GPU
-        }
+        return {name: limit for name, limit in self.limits().items() if name != "gpu_memory" or limit != MOST_OF_GPU}
 
     def broken(self, figures: Figures) -> list[Limit]:
         """The limits that these figures break, the worst first."""

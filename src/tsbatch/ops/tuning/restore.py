@@ -217,9 +217,12 @@ def turn(
     """Give a model in use other settings, without refusing a request.
 
     Args:
-        management, instance: the server.
+        management: the server.
+        instance: the server's instance.
         model: its name.
-        workers, batch_size, delay: the settings, the delay in ms.
+        workers: how many.
+        batch_size: batchSize.
+        delay: maxBatchDelay, ms.
         tell: told what is being done.
         careful: start no more workers than there seems to be memory for; those that were there before had some.
 

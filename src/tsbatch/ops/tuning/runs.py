@@ -155,7 +155,7 @@ class Bench:
 
 
 def _largest_share(held: Sequence[Mapping[str, int]], total: Mapping[str, int]) -> float | None:
-    return max((bytes / total[gpu] for one in held for gpu, bytes in one.items() if gpu in total), default=None)
+    return max((memory / total[gpu] for one in held for gpu, memory in one.items() if gpu in total), default=None)
 
 
 def _doubts(run: Run) -> dict[str, str]:

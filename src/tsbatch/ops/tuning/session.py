@@ -34,8 +34,8 @@ from tsbatch.ops.tuning.place import (
     timeouts_of,
 )
 from tsbatch.ops.tuning.ranking import Ranking
-from tsbatch.ops.tuning.restore import base_of
 from tsbatch.ops.tuning.report import headline, report_of_tuning
+from tsbatch.ops.tuning.restore import base_of
 from tsbatch.ops.tuning.result import Seen
 from tsbatch.ops.tuning.runs import Bench, Script
 from tsbatch.ops.tuning.sampler import Sampler

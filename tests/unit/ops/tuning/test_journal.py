@@ -64,7 +64,7 @@ def test_it_goes_on_where_it_was_killed(tmp_path, dies_at):
     assert outcome.recommended == whole.recommended == TWO
     assert [step.judgement for step in outcome.history.steps] == [step.judgement for step in whole.history.steps]
     # What was measured before the interruption is no pair with what comes after it.
-    once_more = [START] * (dies_at == 4)
+    once_more = [START, TWO] * (dies_at == 4)
     assert [*first.log, *second.log] == [START] * 4 + [TWO, *once_more, THREE, TWO, TWO]
     third = system()
     assert run(tmp_path / "killed", third).history == outcome.history
@@ -103,7 +103,7 @@ class Fickle(MadeUp):
 
 
 def test_a_candidate_that_cannot_be_had_any_more_is_not_tried_again(tmp_path):
-    outcome = run(tmp_path, Fickle(noise=0.05))
+    outcome = run(tmp_path, Fickle(rate=lambda knobs: 90.0 + 10.0 * knobs.workers, noise=0.03))
     assert outcome.history.steps[0].judgement.verdict == "failed"
     assert len(outcome.history.steps[0].pairs) == 1
     again = MadeUp()

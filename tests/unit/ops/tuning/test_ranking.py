@@ -125,7 +125,9 @@ def test_gpu_memory_goes_with_the_batch_size():
         one = observed(Knobs(1, size, 1), service([size], [80]))
         runs.append(replace(one, known=replace(one.known, gpus=1, worker_gpu_memory=share)))
     found = ranking(*runs)
-    assert [found.predict(Knobs(1, size, 1)).gpu_memory for size in (8, 36, 64, 128)] == pytest.approx([0.1, 0.3, 0.5, 0.5])
+    assert [found.predict(Knobs(1, size, 1)).gpu_memory for size in (8, 36, 64, 128)] == pytest.approx(
+        [0.1, 0.3, 0.5, 0.5]
+    )
     assert found.predict(Knobs(1, 4, 1)).gpu_memory == pytest.approx(0.05)
     assert found.predict(Knobs(4, 8, 1)).gpu_memory == pytest.approx(0.4)
 

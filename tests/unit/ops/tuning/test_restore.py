@@ -300,7 +300,7 @@ def test_a_server_that_fails_is_asked_again_a_few_times_and_one_that_ended_never
     restore.remember(instance, before(management, instance, tuner=GONE))
     instance.alive, asked = alive, []
 
-    def fail(*_arguments):
+    def fail(*_arguments, **_options):
         asked.append(1)
         raise ServerError("busy")
 

@@ -78,7 +78,7 @@ def two_workers():
     return History(start=runs, runs=list(runs))
 
 
-@pytest.mark.parametrize("limit, tried", [(1.0, True), (0.97, True), (0.85, False)])
+@pytest.mark.parametrize("limit, tried", [(1.0, True), (0.97, True), (0.88, False)])
 def test_fewer_workers_are_tried_when_they_may_keep_the_limit(two_workers, limit, tried):
     def proposed(p99):
         space = Space(workers=(1, 2), batch_sizes=(32,), delays=(1,))

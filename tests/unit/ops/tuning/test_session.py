@@ -157,6 +157,7 @@ def test_nothing_is_written_when_nothing_changes(tmp_path, capsys):
     place = Place(MadeUp(noise=0.01), START)
     outcome = tune(order(tmp_path), place, screen()[0])
     assert not outcome.changed
+    capsys.readouterr()
     assert write_config(place, outcome, tmp_path) is None
     assert capsys.readouterr().err == ""
     (tmp_path / "model-config.yaml").write_text("batchSize: 3\n")
