@@ -29,6 +29,9 @@ DOUBT: Final = -0.05
 HOPE_OF_TWO: Final = 0.05
 """As :data:`HOPE`, of two knobs together, which cost twice the runs."""
 
+TWICE: Final = 2.0
+"""What two knobs must promise, as a multiple of what one does that can be turned instead."""
+
 HOPE_OF_A_GUESS: Final = 0.1
 """As :data:`HOPE`, of what is only not impossible, while every limit is kept."""
 
@@ -63,10 +66,11 @@ class Careful:
     """One knob at a time, as an engineer would turn them.
 
     First what the diagnosis of the incumbent says, to the position of that knob which the simulator likes best; then
-    the other knobs, the most promising first. A knob of which the simulator promises nothing is left alone. When no
-    single knob promises anything, two may: more workers help only when the first of them does not take all requests
-    into its batch. Then one is turned to prepare for the other, and both are kept or neither. At last come batch sizes
-    between those that were seen: what they cost may lie below the line.
+    the other knobs, the most promising first. A knob of which the simulator promises nothing is left alone. Two knobs
+    may promise more together than each alone: more workers help only when the first of them does not take all requests
+    into its batch. Where they promise more than twice as much, for twice the runs, one is turned to prepare for the
+    other, and both are kept or neither. At last come batch sizes between those that were seen: what they cost may lie
+    below the line.
 
     Attributes:
         goal: what is wanted.
@@ -81,7 +85,7 @@ class Careful:
     def propose(self, history: History) -> Hypothesis | None:
         """See :class:`Search`."""
         view = _View(self.goal, self.space, history, Ranking.of(history, self.traffic))
-        return _second_of_two(view) or _single(view) or _first_of_two(view) or _curious(view)
+        return _second_of_two(view) or _single_or_two(view) or _curious(view)
 
 
 class _View:
@@ -176,17 +180,25 @@ class _Choice:
         return self.predicted is not None
 
 
-def _single(view: _View) -> Hypothesis | None:
+def _single_or_two(view: _View) -> Hypothesis | None:
+    """The diagnosis's knob; else the most promising one, or two that together promise more for their runs."""
+    single = _single(view)
+    if single is None:
+        return _first_of_two(view, HOPE_OF_TWO)
+    # A broken limit, and memory, are a matter of every single step.
+    patient = view.aim == view.goal.objective and view.aim not in EXACT and single.setting != view.advised
+    two = _first_of_two(view, max(HOPE_OF_TWO, TWICE * single.hope)) if patient else None
+    return two or view.hypothesis(single, _reason(view, single))
+
+
+def _single(view: _View) -> _Choice | None:
     """The diagnosis's knob, or the most promising one; None when none promises anything."""
     choices = [
         found for setting in ORDER if view.weary[setting] < TRIES and (found := _best(view, setting)) is not None
     ]
     # Where nothing can be predicted the order of the knobs is left.
     choices.sort(key=lambda choice: (choice.setting != view.advised, -choice.hope))
-    for choice in choices:
-        if _worth(view, choice):
-            return view.hypothesis(choice, _reason(view, choice))
-    return None
+    return next((choice for choice in choices if _worth(view, choice)), None)
 
 
 def _best(view: _View, setting: Setting) -> _Choice | None:
@@ -223,8 +235,8 @@ def _reason(view: _View, choice: _Choice) -> str:
     return "Nothing is known of its effect yet; the next knob in the usual order."
 
 
-def _first_of_two(view: _View) -> Hypothesis | None:
-    """The first of two knobs that only together promise something; None when no two do."""
+def _first_of_two(view: _View, least: float) -> Hypothesis | None:
+    """The first of two knobs that together promise so much; None when no two do."""
     if view.base is None or sum(step.hypothesis.prepares is not None for step in view.steps) >= TRIES:
         return None
     both = [
@@ -235,7 +247,7 @@ def _first_of_two(view: _View) -> Hypothesis | None:
         if after not in view.tried
     ]
     goal = _nearest_of_best(view, both)
-    if goal is None or goal.hope < HOPE_OF_TWO:
+    if goal is None or goal.hope < least:
         return None
     halves = [
         view.choice(view.incumbent.turned(one, goal.knobs.value(one)), one)
@@ -246,8 +258,8 @@ def _first_of_two(view: _View) -> Hypothesis | None:
         return _last_half(view, goal.knobs, half.knobs)
     (other,) = half.knobs.differences(goal.knobs)
     why = (
-        f"No single knob promises anything. This one alone does not either, but {other} "
-        f"{half.knobs.value(other)} → {goal.knobs.value(other)} after it does."
+        f"No single knob promises as much as two: this one prepares for {other} "
+        f"{half.knobs.value(other)} → {goal.knobs.value(other)} after it."
     )
     return view.hypothesis(half, why, prepares=goal.knobs)
 
