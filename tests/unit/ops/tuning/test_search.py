@@ -122,3 +122,16 @@ def test_near_the_best_of_the_grid_with_a_quarter_of_its_measurements(curve):
     found = server.truth(outcome.recommended)
     assert not goal.broken(found)
     assert found.throughput >= 0.95 * best, outcome.recommended
+
+
+@pytest.mark.parametrize(
+    "curve, prepares",
+    [("mostly fixed, 40 + 1·n", Knobs(3, 8, 5)), ("mostly each, 2 + 12·n", None), ("a knee at 8", None)],
+)
+def test_two_knobs_go_first_when_they_promise_more_than_twice_as_much_as_one(curve, prepares):
+    """Of 20 clients each of three workers has seven: batches of 8 are worth a wait, for which 32 would be too large."""
+    server = SimulatedServer(CURVES[curve], Traffic(clients=20), noise=0.0, requests=2000)
+    runs = [server.measure(Knobs(3, 32, 1))]
+    proposed = Careful(Goal(), GRID, Traffic(clients=20)).propose(History(start=runs, runs=list(runs)))
+    assert proposed.prepares == prepares
+    assert proposed.setting == ("maxBatchDelay" if prepares else "workers")
