@@ -353,12 +353,34 @@ class TestManaging:
         made = archive(folder, "scaled")
         assert tsbatch("register", made, *name_of(server)).returncode == 0
         first = worker_pids(server, "scaled")
-        processes = [psutil.Process(pid) for pid in first]
         done = tsbatch("scale", "scaled", "--workers", 2, "--json", *name_of(server))
         assert json.loads(done.stdout)["workers"] == 2
         assert set(first) < set(worker_pids(server, "scaled"))
+        processes = [psutil.Process(pid) for pid in worker_pids(server, "scaled")]
         assert tsbatch("unregister", "scaled", *name_of(server)).returncode == 0
         assert psutil.wait_procs(processes, timeout=5)[1] == []
+
+    def test_another_version_takes_over_once_it_is_ready(self, tsbatch, server, tmp_path):
+        handler = HANDLER.format(initialize="pass")
+        made = [
+            make_archive(tmp_path / "1", "taken-over", handler, config=SETTINGS),
+            make_archive(
+                tmp_path / "2",
+                "taken-over",
+                handler.replace("[str(", '[b"two " + str('),
+                version="2.0",
+                config=SETTINGS,
+            ),
+        ]
+        assert tsbatch("register", made[0], *name_of(server)).returncode == 0
+        before = post(server, "taken-over", "hello").body
+        done = tsbatch("register", made[1], "--default", "--json", *name_of(server))
+        told = json.loads(done.stdout)
+        assert (told["version"], told["replaced"], told["status"]) == ("2.0", "1.0", "READY")
+        assert post(server, "taken-over", "hello").body == b"two " + before
+        assert post(server, "", "hello", path="/predictions/taken-over/1.0").body == before
+        assert tsbatch("unregister", "taken-over", "--version", "1.0", *name_of(server)).returncode == 0
+        assert post(server, "taken-over", "hello").status == 200
 
     @pytest.mark.slow
     def test_two_archives_of_one_name_in_two_folders(self, tsbatch, server, folder, tmp_path):
