@@ -174,8 +174,10 @@ def _load(
         recording = read_recorded(trace)
         # Each comes so many times at least: no more are needed for so many requests.
         needed = math.ceil(requests / int(scale)) + 1 if scale >= 1 else None
-        load = {"loop": "open", "arrivals": "trace", "steps": [], "recorded": str(recording)}
-        return scaled(recording.times[:needed], scale, seed)[:requests], load
+        times = recording.times[:needed]
+        part = f", of which the first {times[-1]:.4g} s are simulated" if len(times) < len(recording.times) else ""
+        load = {"loop": "open", "arrivals": "trace", "steps": [], "recorded": f"{recording}{part}"}
+        return scaled(times, scale, seed)[:requests], load
     assert rate is not None
     load = {"loop": "open", "arrivals": arrivals, "steps": [rate]}
     return take(Arrivals(arrivals, rate, seed), requests), load

@@ -199,8 +199,16 @@ class Management:
             ModelNotFound: when the server has no such model or version.
             ServerError: when the server cannot be reached or fails.
         """
-        self._leave_one(name, version)
+        if not self._stays(name, version):
+            self._leave_one(name, version)
         self._call("DELETE", path_of(name, version), seconds=300)
+
+    def _stays(self, name: str, version: str | None) -> bool:
+        """Whether it is the default one of several, which TorchServe refuses to drop."""
+        with suppress(TsbatchError):  # what is wrong the call that follows tells
+            default = self.describe(name)["modelVersion"]
+            return version in (None, default) and len(self.versions(name)) > 1
+        return False
 
     def _leave_one(self, name: str, version: str | None) -> None:
         """To end all workers TorchServe forgets their list and walks through it: a stumble would leave the rest alive.

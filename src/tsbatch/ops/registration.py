@@ -143,7 +143,7 @@ def _drop_late(management: Management, name: str, before: Collection[ModelVersio
                     management.unregister(who.name, who.version)
                     return
         time.sleep(SECONDS_BETWEEN_LOOKS)
-    say(f"note: interrupted; if {name} appears on the server later: tsbatch unregister {name}")
+    say(f"note: interrupted; the server may still register this version of {name}: tsbatch models shows whether it did")
 
 
 def scale(

@@ -250,7 +250,7 @@ class TestRegistration:
         fake.answer("GET", "/models", (200, {"models": []}))
         with pytest.raises(KeyboardInterrupt):
             registration.register(api, "http://host/m.mar", model_name="m")
-        assert "if m appears on the server later: tsbatch unregister m" in capsys.readouterr().err
+        assert "may still register this version of m: tsbatch models shows whether it did" in capsys.readouterr().err
         looked = len(fake.calls)
         with pytest.raises(KeyboardInterrupt):
             registration.register(api, "http://host/m.mar")
@@ -307,6 +307,7 @@ def test_a_stumble_of_torchserve_is_asked_again(fake, api, stumble):
 def test_the_workers_but_one_are_ended_first(fake, api, ended):
     """TorchServe forgets the list of workers before it walks through it: who trips then leaves the rest running."""
     fake.answer("GET", "/models/m", (200, [described(wanted=3)]))
+    fake.answer("GET", "/models/m/all", (200, [described(wanted=3)]))
     for method in ("PUT", "DELETE"):
         fake.answer(method, "/models/m", (200, {}))
     ended(api)
@@ -314,6 +315,18 @@ def test_the_workers_but_one_are_ended_first(fake, api, ended):
     assert calls[0][0] == "PUT"
     assert (calls[0][2]["min_worker"], calls[0][2]["max_worker"]) == ("1", "1")
     assert len(calls) == 2
+
+
+def test_a_version_that_torchserve_refuses_to_drop_keeps_its_workers(fake, api):
+    fake.answer("GET", "/models/m", (200, [described(wanted=3)]))
+    fake.answer("GET", "/models/m/1.0", (200, [described(wanted=3)]))
+    fake.answer("GET", "/models/m/all", (200, [described(wanted=3), described(version="2.0")]))
+    for path in ("/models/m", "/models/m/1.0"):
+        fake.answer("DELETE", path, (403, {"message": "Cannot remove default version for model m"}))
+    for version in (None, "1.0"):
+        with pytest.raises(UsageError, match="Cannot remove default version"):
+            api.unregister("m", version)
+    assert "PUT" not in {call[0] for call in fake.calls}
 
 
 def test_a_stumble_while_unregistering_is_none_when_the_model_is_gone(fake, api, stumble):

@@ -65,10 +65,10 @@ class LiveServer:
         left = restore.kept(self._instance)
         if left is None:
             return None
-        if left.model != self._model:
-            raise UsageError(f"a tuning of {left.model} was killed; first run: tsbatch tune --restore")
         if left.tuner.running():
             raise UsageError(f"a tuning of {left.model} runs already (process {left.tuner.pid})")
+        if left.model != self._model:
+            raise UsageError(f"a tuning of {left.model} was killed; first run: tsbatch tune --restore")
         if others := restore.taken_over(management, left):
             say(f"note: {others}")
             return None

@@ -237,7 +237,9 @@ def _reason(view: _View, choice: _Choice) -> str:
 
 def _first_of_two(view: _View, least: float) -> Hypothesis | None:
     """The first of two knobs that together promise so much; None when no two do."""
-    if view.base is None or sum(step.hypothesis.prepares is not None for step in view.steps) >= TRIES:
+    hypotheses = [step.hypothesis for step in view.steps]
+    pairs = {one.prepares or one.knobs for one in hypotheses if one.prepares is not None or one.base is not None}
+    if view.base is None or len(pairs) >= TRIES:
         return None
     both = [
         view.choice(after, second)

@@ -118,8 +118,7 @@ class Tuning:
         Raises:
             ServerError: nothing can be measured any more; the runs so far are in the journal.
         """
-        for _ in range(START_RUNS):
-            self.history.start.append(self._again(self.start, "what is there"))
+        self._measure_start()
         self._tell(lambda listener: listener.started(self.history))
         ended = self._climb()
         while (best := self._best()) is not None:
@@ -128,6 +127,14 @@ class Tuning:
             self._withdraw(best)
             ended = self._climb()
         return Outcome(self.history, None, self.confirmed, ended)
+
+    def _measure_start(self) -> None:
+        while len(self.history.start) < START_RUNS:
+            run = self._again(self.start, "what is there")
+            # When the tuner was interrupted between them, the machine may be another one now.
+            alike = [earlier for earlier in self.history.start if earlier.session == run.session]
+            self.budget += len(self.history.start) - len(alike)
+            self.history.start = [*alike, run]
 
     def _climb(self) -> Ended:
         """Step by step until nothing is left to try."""

@@ -64,8 +64,9 @@ def test_it_goes_on_where_it_was_killed(tmp_path, dies_at):
     assert outcome.recommended == whole.recommended == TWO
     assert [step.judgement for step in outcome.history.steps] == [step.judgement for step in whole.history.steps]
     # What was measured before the interruption is no pair with what comes after it.
-    once_more = [START, TWO] * (dies_at == 4)
-    assert [*first.log, *second.log] == [START] * 4 + [TWO, *once_more, THREE, TWO, TWO]
+    alone, once_more = [START] * (dies_at if dies_at < 4 else 0), [START, TWO] * (dies_at == 4)
+    assert [*first.log, *second.log] == [*alone, *[START] * 4, TWO, *once_more, THREE, TWO, TWO]
+    assert len({run.session for run in outcome.history.start}) == 1
     third = system()
     assert run(tmp_path / "killed", third).history == outcome.history
     assert third.log == []

@@ -191,6 +191,10 @@ def test_two_tunings_of_one_server_are_refused(server):
     restore.remember(server, replace(before, tuner=GONE))
     with pytest.raises(UsageError, match="a tuning of other was killed"), LiveServer(server, "embed", Bench()):
         pass
+    for model in ("other", "embed"):
+        restore.remember(server, replace(before, model=model))
+        with pytest.raises(UsageError, match=f"a tuning of {model} runs already"), LiveServer(server, "embed", Bench()):
+            pass
     restore.remember(server, replace(before, model="embed"))
     with pytest.raises(UsageError, match="runs already"), LiveServer(server, "embed", Bench()):
         pass
