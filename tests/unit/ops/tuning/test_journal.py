@@ -160,7 +160,8 @@ def test_half_a_line_at_the_end_is_left_out(tmp_path):
     path.write_bytes(path.read_bytes()[:-40])
     second = system()
     run(tmp_path, second)
-    assert second.log[:2] == [START, TWO]
+    # One of the four was missing, and three of another go are none of what there is now.
+    assert second.log[:5] == [START] * 4 + [TWO]
 
 
 def test_the_journal_of_another_tuning_is_not_gone_on_with(tmp_path):
