@@ -165,7 +165,18 @@ class Server:
         return self.instance
 
     def stop(self) -> None:
-        """End it with every process it started, and remove its folder; does nothing the second time."""
+        """End it with every process it started, and remove its folder; does nothing the second time.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C came meanwhile; all is done by then.
+        """
+        try:
+            self._stop()
+        except KeyboardInterrupt:
+            self._stop()
+            raise
+
+    def _stop(self) -> None:
         self._keeper.stop()
         if self.instance.detached:
             return

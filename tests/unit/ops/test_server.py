@@ -1,5 +1,7 @@
 """Starting again when a port that was free is taken meanwhile; the rest of Server is tested on a real one."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from tsbatch.ops import server
@@ -44,3 +46,19 @@ def test_any_other_failure_is_final(starts):
     starts += [ServerError("no memory"), ("instance", "process", "keeper")]
     with pytest.raises(ServerError, match="no memory"):
         Server.start()
+
+
+def test_ctrl_c_while_it_is_stopped_leaves_nothing_half_done():
+    done = []
+
+    def interrupted():
+        done.append("instance")
+        if done.count("instance") == 1:
+            raise KeyboardInterrupt
+
+    keeper = SimpleNamespace(stop=lambda: done.append("keeper"))
+    instance = SimpleNamespace(detached=False, stop=interrupted)
+    process = SimpleNamespace(wait=lambda: done.append("process"))
+    with pytest.raises(KeyboardInterrupt):
+        Server(instance, process, keeper).stop()
+    assert done == ["keeper", "instance", "keeper", "instance", "process"]

@@ -99,7 +99,11 @@ class LiveServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self._open:
-            self._put_back(error)
+            try:
+                self._put_back(error)
+            except KeyboardInterrupt:  # in the middle of an end that nobody had to ask for
+                self._put_back(error)
+                raise
 
     def _put_back(self, error: BaseException | None) -> None:
         assert self._before is not None

@@ -107,6 +107,23 @@ def test_nobody_else_changes_the_model_meanwhile(server):
         pass
 
 
+def test_ctrl_c_in_the_middle_of_the_end_does_not_leave_it_half_done(server, monkeypatch):
+    put_back, asked = restore.put_back, []
+
+    def interrupted(*arguments):
+        asked.append(1)
+        if len(asked) == 1:
+            raise KeyboardInterrupt
+        return put_back(*arguments)
+
+    monkeypatch.setattr(restore, "put_back", interrupted)
+    live = LiveServer(server, "embed", Bench())
+    with pytest.raises(KeyboardInterrupt), live:
+        live.measure(Knobs(1, 32, 1))
+    assert settings(server) == FOUND
+    assert restore.kept(server) is None
+
+
 def test_a_setting_that_has_no_room_is_refused_and_the_tuning_goes_on(server):
     with LiveServer(server, "embed", Bench()) as live:
         for server.fails in (UsageError("both versions need more memory"), ServerError("cannot load")):
