@@ -132,7 +132,7 @@ def goal_of(
     """The goal that the options say.
 
     Raises:
-        UsageError: a time or size is none, or the objective is nothing that a server could change.
+        UsageError: a time, a size or a part is none, or the objective is nothing that a server could change.
     """
     from tsbatch.ops.tuning.objective import MOST_OF_GPU, Goal, read_share, read_size, read_time
 

@@ -24,7 +24,7 @@ def conclusion(outcome: Outcome) -> Conclusion:
     if outcome.changed:
         return "changed"
     steps = outcome.history.steps
-    if any(step.judgement.verdict == "not confirmed" for step in steps):
+    if _unconfirmed(outcome):
         return "no runs left"
     if hidden(steps) or (steps and all(step.judgement.verdict == "failed" for step in steps)):
         return "cannot tell"
@@ -33,8 +33,11 @@ def conclusion(outcome: Outcome) -> Conclusion:
 
 def cut_short(outcome: Outcome) -> bool:
     """Whether more runs might have found more."""
-    unconfirmed = any(step.judgement.verdict == "not confirmed" for step in outcome.history.steps)
-    return unconfirmed or outcome.ended == "no runs left"
+    return _unconfirmed(outcome) or outcome.ended == "no runs left"
+
+
+def _unconfirmed(outcome: Outcome) -> bool:
+    return any(step.judgement.verdict == "not confirmed" for step in outcome.history.steps)
 
 
 def hidden(steps: Sequence[Step]) -> list[Step]:
