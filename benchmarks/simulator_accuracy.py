@@ -4,10 +4,11 @@
     python benchmarks/simulator_accuracy.py --save FILE           measure; goes on where FILE ends
     python benchmarks/simulator_accuracy.py --from FILE --write   the table into docs/simulate.md
 
-First the service time is measured as anybody would: load tests of one worker, for each cost of a batch. Then each cell
-sends its arrivals to the server, and the simulator gets the same ones. P50 and P99 are of good answers; the batch sizes
-are compared by their Wasserstein distance (how far sizes are apart on average, in requests, once the distributions are
-laid over each other in the best way). Exit code 1 when a target is missed.
+The service time is measured as anybody would: by a load test in steps of one worker that has the cell's batchSize and
+another delay, half of it before the cell and half after, since the machine is not equally fast for long. In between
+the cell's arrivals are sent to the server, and the simulator gets the same ones. P50 and P99 are of good answers; the
+batch sizes are compared by their Wasserstein distance (how far sizes are apart on average, in requests, once the
+distributions are laid over each other in the best way). Exit code 1 when a target is missed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -79,8 +80,12 @@ THROUGHPUT: Final = 0.05
 DISTANCE: Final = 0.05
 """Wasserstein distance of the batch sizes, as a share of batchSize."""
 
-CLIENTS: Final = (1, 3, 8, 16, 80)
-CALIBRATION_SECONDS: Final = 3.0
+CLIENTS: Final = (1, 3, 8, 16)
+BEYOND, FEWEST_CLIENTS = 2.5, 3
+"""A load test's most clients are so many times batchSize, and no fewer than that: full batches, and some that wait."""
+
+CALIBRATION_SECONDS: Final = 4.0
+CALIBRATION_DELAY: Final = 20
 BODY: Final = Body(b'{"inputs": 1}', JSON)
 
 
@@ -146,9 +151,9 @@ class Sleepers:
         self._handler.write_text(HANDLER, encoding="utf-8")
 
     @contextlib.contextmanager
-    def model(self, cell: Cell) -> Iterator[str]:
+    def model(self, cell: Cell, kind: str = "sleeper") -> Iterator[str]:
         """A model with a cell's settings, READY, for as long as the block lasts."""
-        name = f"sleeper-{cell.workers}-{cell.batch_size}-{cell.delay}-{cell.fixed}-{cell.each}"
+        name = f"{kind}-{cell.workers}-{cell.batch_size}-{cell.delay}-{cell.fixed}-{cell.each}"
         config = ModelConfig(
             workers=cell.workers,
             batch_size=cell.batch_size,
@@ -174,19 +179,25 @@ class Sleepers:
         target = find_target(name, instance=self.server.instance.name)
         return generate(Load(address=target.address, tokens=target.tokens, bodies=[BODY], **how)).samples
 
-    def calibrate(self, fixed: int, each: int) -> BenchResult:
-        """Load tests of one worker from which its service time is read, as ``tsbatch bench --steps`` makes them."""
-        with self.model(Cell(1, 32, 20, fixed, each, 1.0)) as name:
-            target = find_target(name, instance=self.server.instance.name)
-            return bench(target, [BODY], Plan(clients=CLIENTS, seconds=CALIBRATION_SECONDS, warm_up=1.0))
-
-    def run(self, cell: Cell, service: ServiceTime) -> Samples:
-        """A cell's requests on the real server."""
-        rate = cell.load * capacity(cell.settings, service)
-        times = take(Arrivals(cell.arrivals, rate, seed=7), REQUESTS)
-        with self.model(cell) as name:
+    def run(self, cell: Cell) -> tuple[Samples, ServiceTime]:
+        """A cell's requests on the real server, and the service time as load tests before and after it tell."""
+        alone = replace(cell, workers=1, delay=CALIBRATION_DELAY)
+        with self.model(alone, "calibration") as calibration, self.model(cell) as name:
+            before = self.calibrate(calibration, cell.batch_size)
+            rate = cell.load * capacity(cell.settings, of_bench(before))
+            times = take(Arrivals(cell.arrivals, rate, seed=7), REQUESTS)
             self.load(name, seconds=1.0, clients=cell.workers * cell.batch_size)
-            return self.load(name, arrivals=Arrivals("trace", times=times.tolist()))
+            samples = self.load(name, arrivals=Arrivals("trace", times=times.tolist()))
+            after = self.calibrate(calibration, cell.batch_size)
+        both = replace(before, runs=[*before.runs, *after.runs])
+        return samples, of_bench(both, f"{cell.fixed} + {cell.each} n ms")
+
+    def calibrate(self, name: str, batch_size: int) -> BenchResult:
+        """A load test in steps, as ``tsbatch bench --steps`` makes it."""
+        most = max(FEWEST_CLIENTS, int(BEYOND * batch_size))
+        steps = [*(clients for clients in CLIENTS if clients < most), most]
+        target = find_target(name, instance=self.server.instance.name)
+        return bench(target, [BODY], Plan(clients=steps, seconds=CALIBRATION_SECONDS, warm_up=1.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +235,7 @@ def compare(cell: Cell, samples: Samples, service: ServiceTime) -> dict[str, Any
         "cell": asdict(cell),
         "requests": len(samples),
         "no_answer": int((samples.status == 0).sum()),
+        "overhead": asdict(service.overhead),
         "offered": round((len(sent) - 1) / float(sent[-1] - sent[0]), 2),
         "real": asdict(real),
         "simulated": asdict(ours),
@@ -241,7 +253,6 @@ def agrees(row: Mapping[str, Any], name: str) -> bool:
 def measure(cells: Sequence[Cell], say: Say, kept: Path | None) -> dict[str, Any]:
     """Every cell that the file ``kept`` does not have yet; it is written after each."""
     known: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8")) if kept and kept.exists() else {}
-    services: dict[str, Any] = known.get("services", {})
     rows: list[dict[str, Any]] = known.get("cells", [])
     done = [row["cell"] for row in rows]
     left = [cell for cell in cells if asdict(cell) not in done]
@@ -252,14 +263,9 @@ def measure(cells: Sequence[Cell], say: Say, kept: Path | None) -> dict[str, Any
         sleepers = Sleepers(server, Path(folder))
         sleepers.warm_up(10)
         for number, cell in enumerate(left, 1):
-            cost = f"{cell.fixed}+{cell.each}*n"
-            if cost not in services:
-                say(f"service time of {cost}")
-                services[cost] = of_bench(sleepers.calibrate(cell.fixed, cell.each), f"{cost} ms").to_json()
-            service = ServiceTime.from_json(services[cost], cost)
             say(f"cell {number} of {len(left)}: {cell}")
-            rows.append(compare(cell, sleepers.run(cell, service), service))
-            known = {"machine": machine(), "services": services, "cells": rows}
+            rows.append(compare(cell, *sleepers.run(cell)))
+            known = {"machine": machine(), "cells": rows}
             if kept:
                 kept.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
     return known
@@ -274,7 +280,7 @@ HEADS: Final = (
 def report(figures: Mapping[str, Any]) -> str:
     """The table of cells, and the targets."""
     rows = [cells_of(row) for row in figures["cells"]]
-    overhead = [service["overhead"] for service in figures["services"].values()]
+    overhead = [row["overhead"] for row in figures["cells"]]
     told = ", ".join(f"{name} {Spread.of([one[name] for one in overhead]).text()}" for name in overhead[0])
     return "\n\n".join(
         [

@@ -18,7 +18,7 @@ import numpy as np
 import orjson
 
 from tsbatch.errors import UsageError
-from tsbatch.ops.diagnosis.batch_table import BatchTable, batches_of
+from tsbatch.ops.diagnosis.batch_table import batches_of
 from tsbatch.ops.measure.result import BenchResult, Run
 from tsbatch.ops.measure.samples import Column, Samples
 from tsbatch.ops.simulation.rules import Overhead
@@ -30,6 +30,13 @@ TYPICAL: Final = Overhead(frontend=0.6, batch=1.2, request=0.13)
 
 FEWEST: Final = 10
 """Observations from which a figure of its own is made."""
+
+USUAL: Final = 0.99
+"""Share of the batches that tell what passes between them; the slowest are taken for accidents. Of the others the mean
+counts: what takes long now and then makes all wait who come after it."""
+
+JITTER: Final = 0.5
+"""Ms by which a moment may be wrong that is counted from when a request was sent: it is due, and then is written."""
 
 WORTH: Final = 0.1
 """Share of the spread that the length must explain to count."""
@@ -215,25 +222,67 @@ def overhead_of(samples: Samples, batch_size: int | None) -> Overhead:
         batch_size: what fitted into a batch; None when nobody knows, so that none is known to have been full.
     """
     good = samples.where(samples.ok & ~np.isnan(samples.queue + samples.assembly + samples.handler + samples.batch))
-    cycle = None if batch_size is None else _between_batches(batches_of(good), good, batch_size)
-    if batch_size is None or cycle is None:
-        batch, request = TYPICAL.batch, TYPICAL.request
-    else:
+    full = _Full(good, batch_size) if batch_size else None
+    cycle = full.between_batches() if full else None
+    batch, request = TYPICAL.batch, TYPICAL.request
+    if full and cycle is not None:
         # Full batches have one size, which cannot tell what is the batch's from what is its requests': shared as usual.
-        request = round(TYPICAL.request * cycle / TYPICAL.of_batch(batch_size), 4)
-        batch = cycle - request * batch_size
-    outside = good.latency - good.queue - good.assembly - good.handler - request * (good.batch + 1) / 2
-    frontend = float(np.median(outside)) - batch / 2 if len(good) >= FEWEST else TYPICAL.frontend
+        request = round(TYPICAL.request * cycle / TYPICAL.of_batch(full.size), 4)
+        batch = cycle - request * full.size
+    frontend = TYPICAL.frontend
+    if len(good) >= FEWEST:
+        # What precedes the hand-over shows where the last of a batch waited for nobody; elsewhere half is taken for it.
+        before = full.last_waits() if full else None
+        after = good.latency - good.queue - good.assembly - good.handler - request * (good.batch + 1) / 2
+        frontend = float(np.median(after)) - batch + (batch / 2 if before is None else before)
     return Overhead(frontend=round(max(0.0, frontend), 3), batch=round(batch, 4), request=request)
 
 
-def _between_batches(table: BatchTable, good: Samples, batch_size: int) -> float | None:
-    """Ms from the end of a batch to the next one's begin, of full batches whose requests had all waited."""
-    full = table.size >= batch_size
-    waited = np.full(len(table), np.inf)
-    np.minimum.at(waited, batch_numbers(good), good.queue)
-    held = table.held[full & (waited > 0)]
-    return float(np.median(held)) if len(held) >= FEWEST else None
+class _Full:
+    """The full batches of a load test.
+
+    Attributes:
+        size: requests in one.
+        table: all batches.
+        chosen: which are full, shape (b,).
+        waited: how long each one's last request was in the queue, ms, shape (b,).
+        joined: how long it then waited for the hand-over, ms, shape (b,).
+    """
+
+    def __init__(self, good: Samples, size: int) -> None:
+        self.size, self.table = size, batches_of(good)
+        self.chosen = self.table.size >= size
+        self.waited, self.joined = np.full(len(self.table), np.inf), np.full(len(self.table), np.inf)
+        number = batch_numbers(good)
+        np.minimum.at(self.waited, number, good.queue)
+        np.minimum.at(self.joined, number, good.assembly)
+
+    def between_batches(self) -> float | None:
+        """Ms from the end of a batch's handler to the next hand-over, where all of the next one's requests had waited.
+
+        Two parts: until the worker was free, in which it wrote its figures, and from then on (``held``). Only the
+        second is told with a batch. The first is seen from the batch that ended last before it; where it is as long as
+        a batch, one that others' requests made may lie between.
+        """
+        chosen = self.chosen & (self.waited > 0)
+        held = self.table.held[chosen]
+        if len(held) < FEWEST:
+            return None
+        ends = np.sort(self.table.handed_over + self.table.handler)
+        free = (self.table.handed_over - self.table.held)[chosen]
+        last = np.searchsorted(ends, free + JITTER) - 1
+        since = np.where(last >= 0, free - ends[last], np.inf)
+        since = since[since < self.table.handler.min()]
+        return _usual(held) + (max(0.0, _usual(since)) if len(since) else 0.0)
+
+    def last_waits(self) -> float | None:
+        """Ms from when the last request of a full batch was sent to the hand-over, where it found a worker free."""
+        joined = self.joined[self.chosen & (self.waited == 0)]
+        return float(np.median(joined)) if len(joined) >= FEWEST else None
+
+
+def _usual(values: Column) -> float:
+    return float(values[values <= np.quantile(values, USUAL)].mean())
 
 
 def _machine(result: BenchResult) -> Machine:
