@@ -106,8 +106,9 @@ def test_an_observation_survives_a_file():
     assert again.figures == seen.figures
     assert again.evidence == seen.evidence
     assert again.known == seen.known
-    predicted = [Ranking([one], server.traffic).predict(Knobs(1, 8, 1)) for one in (seen, again)]
-    assert predicted[0].p50 == pytest.approx(predicted[1].p50, rel=0.01)
+    assert again.service.overhead == seen.service.overhead
+    for name in ("sizes", "times", "spread"):
+        assert getattr(again.service, name) == pytest.approx(getattr(seen.service, name), abs=1e-4)
 
 
 def test_workers_are_dealt_out_to_the_gpus():
