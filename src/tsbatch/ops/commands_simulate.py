@@ -125,7 +125,8 @@ def read_service_option(text: str, variation: float, overhead: str | None) -> Se
     """
     from dataclasses import replace
 
-    from tsbatch.ops.simulation.fitting import TYPICAL, read_service
+    from tsbatch.ops.simulation.fitting import read_service
+    from tsbatch.ops.simulation.overhead import TYPICAL
     from tsbatch.ops.simulation.service_time import parse
 
     given = None if overhead is None else _overhead(overhead)

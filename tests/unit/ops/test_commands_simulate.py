@@ -11,7 +11,8 @@ from tests.unit.ops.simulation.results import batches, result_of
 from tsbatch.cli import main
 from tsbatch.ops.measure.result import BenchResult
 from tsbatch.ops.simulation import arrivals
-from tsbatch.ops.simulation.fitting import TYPICAL, read_service
+from tsbatch.ops.simulation.fitting import read_service
+from tsbatch.ops.simulation.overhead import TYPICAL
 
 QUICK = ["--requests", "2000"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Final
 
@@ -67,6 +68,17 @@ def batches_of(samples: Samples) -> BatchTable:
         handler=rows.handler[first][by_time],
         worker=rows.worker[first][by_time],
     )
+
+
+def batch_numbers(samples: Samples) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+    """For each request the row of its batch in :func:`batches_of` of the same samples, shape (n,)."""
+    table = batches_of(samples)
+    handed = samples.sent * 1000 + samples.queue + samples.assembly
+    # Batches of one size that took exactly as long lie together in time order, so the last one begun before is ours.
+    order = np.lexsort((table.handed_over, table.handler, table.size))
+    keys = [(table.size[row], table.handler[row], table.handed_over[row]) for row in order]
+    rows = zip(samples.batch.tolist(), samples.handler.tolist(), (handed + 1e-6).tolist(), strict=True)
+    return order[np.array([bisect_right(keys, key) - 1 for key in rows], dtype=np.intp)]
 
 
 def _starts(size: Column, handler: Column, handed_over: Column) -> np.ndarray[tuple[int], np.dtype[np.intp]]:

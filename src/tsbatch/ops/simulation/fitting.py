@@ -1,14 +1,11 @@
 """A service time out of what was measured: a load test's file, or a check's.
 
-From a load test each batch is one observation: its items, its requests' length and its handler time. TorchServe's own
-share is what is left of the cycle and of the latency. A worker that has requests waiting begins its next batch as soon
-as TorchServe can: what passes between two such batches is ``batch + request × n``. What the latency holds besides is
-the frontend's, and the network's.
+From a load test each batch is one observation: its items, its requests' length and its handler time. What TorchServe
+itself cost is found beside it (:mod:`tsbatch.ops.simulation.overhead`).
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,25 +15,11 @@ import numpy as np
 import orjson
 
 from tsbatch.errors import UsageError
-from tsbatch.ops.diagnosis.batch_table import batches_of
+from tsbatch.ops.diagnosis.batch_table import batch_numbers, batches_of
 from tsbatch.ops.measure.result import BenchResult, Run
-from tsbatch.ops.measure.samples import Column, Samples
-from tsbatch.ops.simulation.rules import Overhead
+from tsbatch.ops.measure.samples import Column
+from tsbatch.ops.simulation.overhead import FEWEST, TYPICAL, overhead_of
 from tsbatch.ops.simulation.service_time import KIND, LEAST, SPREADS, Machine, ServiceTime
-
-TYPICAL: Final = Overhead(frontend=0.6, batch=1.2, request=0.13)
-"""Taken where nobody measured it: what TorchServe 0.12 cost on two cores (AMD EPYC), 1.1 ms a cycle of full batches of
-1, 2.0 of 4, 2.8 of 8, 3.3 of 16 and 5.5 of 32."""
-
-FEWEST: Final = 10
-"""Observations from which a figure of its own is made."""
-
-USUAL: Final = 0.99
-"""Share of the batches that tell what passes between them; the slowest are taken for accidents. Of the others the mean
-counts: what takes long now and then makes all wait who come after it."""
-
-JITTER: Final = 0.5
-"""Ms by which a moment may be wrong that is counted from when a request was sent: it is due, and then is written."""
 
 WORTH: Final = 0.1
 """Share of the spread that the length must explain to count."""
@@ -137,17 +120,6 @@ def _observe(run: Run) -> _Observed:
     return _Observed(table.size[whole], items[whole], length[whole], table.handler[whole])
 
 
-def batch_numbers(samples: Samples) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
-    """For each request the row of its batch in :func:`batches_of` of the same samples, shape (n,)."""
-    table = batches_of(samples)
-    handed = samples.sent * 1000 + samples.queue + samples.assembly
-    # Batches of one size that took exactly as long lie together in time order, so the last one begun before is ours.
-    order = np.lexsort((table.handed_over, table.handler, table.size))
-    keys = [(table.size[row], table.handler[row], table.handed_over[row]) for row in order]
-    rows = zip(samples.batch.tolist(), samples.handler.tolist(), (handed + 1e-6).tolist(), strict=True)
-    return order[np.array([bisect_right(keys, key) - 1 for key in rows], dtype=np.intp)]
-
-
 def _sums(number: Any, values: Column, unknown: float, count: int) -> Column:
     weights = np.nan_to_num(values, nan=unknown)
     return np.bincount(number, weights=weights, minlength=count)[:count].astype(np.float64)
@@ -212,77 +184,6 @@ def _batch_size(result: BenchResult) -> int | None:
     capacity = result.samples.capacity
     known = capacity[~np.isnan(capacity)]
     return int(np.median(known)) if len(known) else None
-
-
-def overhead_of(samples: Samples, batch_size: int | None) -> Overhead:
-    """What TorchServe cost in a load test, as far as it shows; :data:`TYPICAL` where it does not.
-
-    Args:
-        samples: its requests.
-        batch_size: what fitted into a batch; None when nobody knows, so that none is known to have been full.
-    """
-    good = samples.where(samples.ok & ~np.isnan(samples.queue + samples.assembly + samples.handler + samples.batch))
-    full = _Full(good, batch_size) if batch_size else None
-    cycle = full.between_batches() if full else None
-    batch, request = TYPICAL.batch, TYPICAL.request
-    if full and cycle is not None:
-        # Full batches have one size, which cannot tell what is the batch's from what is its requests': shared as usual.
-        request = round(TYPICAL.request * cycle / TYPICAL.of_batch(full.size), 4)
-        batch = cycle - request * full.size
-    frontend = TYPICAL.frontend
-    if len(good) >= FEWEST:
-        # What precedes the hand-over shows where the last of a batch waited for nobody; elsewhere half is taken for it.
-        before = full.last_waits() if full else None
-        after = good.latency - good.queue - good.assembly - good.handler - request * (good.batch + 1) / 2
-        frontend = float(np.median(after)) - batch + (batch / 2 if before is None else before)
-    return Overhead(frontend=round(max(0.0, frontend), 3), batch=round(batch, 4), request=request)
-
-
-class _Full:
-    """The full batches of a load test.
-
-    Attributes:
-        size: requests in one.
-        table: all batches.
-        chosen: which are full, shape (b,).
-        waited: how long each one's last request was in the queue, ms, shape (b,).
-        joined: how long it then waited for the hand-over, ms, shape (b,).
-    """
-
-    def __init__(self, good: Samples, size: int) -> None:
-        self.size, self.table = size, batches_of(good)
-        self.chosen = self.table.size >= size
-        self.waited, self.joined = np.full(len(self.table), np.inf), np.full(len(self.table), np.inf)
-        number = batch_numbers(good)
-        np.minimum.at(self.waited, number, good.queue)
-        np.minimum.at(self.joined, number, good.assembly)
-
-    def between_batches(self) -> float | None:
-        """Ms from the end of a batch's handler to the next hand-over, where all of the next one's requests had waited.
-
-        Two parts: until the worker was free, in which it wrote its figures, and from then on (``held``). Only the
-        second is told with a batch. The first is seen from the batch that ended last before it; where it is as long as
-        a batch, one that others' requests made may lie between.
-        """
-        chosen = self.chosen & (self.waited > 0)
-        held = self.table.held[chosen]
-        if len(held) < FEWEST:
-            return None
-        ends = np.sort(self.table.handed_over + self.table.handler)
-        free = (self.table.handed_over - self.table.held)[chosen]
-        last = np.searchsorted(ends, free + JITTER) - 1
-        since = np.where(last >= 0, free - ends[last], np.inf)
-        since = since[since < self.table.handler.min()]
-        return _usual(held) + (max(0.0, _usual(since)) if len(since) else 0.0)
-
-    def last_waits(self) -> float | None:
-        """Ms from when the last request of a full batch was sent to the hand-over, where it found a worker free."""
-        joined = self.joined[self.chosen & (self.waited == 0)]
-        return float(np.median(joined)) if len(joined) >= FEWEST else None
-
-
-def _usual(values: Column) -> float:
-    return float(values[values <= np.quantile(values, USUAL)].mean())
 
 
 def _machine(result: BenchResult) -> Machine:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.unit.ops.diagnosis.tables import Traffic
-from tsbatch.ops.diagnosis.batch_table import batches_of
+from tsbatch.ops.diagnosis.batch_table import batch_numbers, batches_of
 from tsbatch.ops.measure.samples import Samples
 
 
@@ -44,3 +44,10 @@ def test_how_many_are_in_the_handler_at_once():
     # 200 ms of handler time in 150 ms in which any worker computed.
     assert batches_of(traffic.samples()).at_once == pytest.approx(200 / 150)
     assert batches_of(Samples([], [], [])).at_once == 0
+
+
+def test_each_request_is_told_its_batch_also_where_batches_took_exactly_as_long():
+    traffic = Traffic()
+    for at in (0, 50, 100):
+        traffic.batch([at, at], begun=at, left=at + 1, handler=40)
+    assert batch_numbers(traffic.samples()).tolist() == [0, 0, 1, 1, 2, 2]

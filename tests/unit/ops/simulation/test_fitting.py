@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +12,8 @@ from tsbatch.errors import UsageError
 from tsbatch.ops.measure.arrivals import Arrivals
 from tsbatch.ops.measure.samples import Samples
 from tsbatch.ops.simulation.arrivals import take
-from tsbatch.ops.simulation.fitting import TYPICAL, batch_numbers, of_bench, of_check, read_service
+from tsbatch.ops.simulation.fitting import of_bench, of_check, read_service
+from tsbatch.ops.simulation.overhead import TYPICAL
 from tsbatch.ops.simulation.rules import Overhead, Settings
 from tsbatch.ops.simulation.service_time import ServiceTime
 from tsbatch.ops.simulation.simulator import simulate
@@ -75,70 +75,6 @@ def test_batches_of_which_requests_are_missing_do_not_count():
     rows = batches([(second, [1, 1], [0, 0], 10.0 + second, 0, 0) for second in range(20)])
     half = rows.where(np.arange(len(rows)) != 5)
     assert len(of_bench(result_of(half)).spread) == 19
-
-
-def test_batches_that_took_exactly_as_long_are_kept_apart():
-    rows = batches([(second, [1, 1], [0, 0], 10.0, 0, 0) for second in (0, 1, 2)])
-    assert batch_numbers(rows).tolist() == [0, 0, 1, 1, 2, 2]
-
-
-def test_the_overhead_is_what_passes_between_full_batches_that_waited():
-    # 95 ms in the handler; 1 ms later the worker was free, and 4 ms after that it had the next batch.
-    waited = [(second / 10, [1] * 8, [0] * 8, 95.0, 100.0, 4.0) for second in range(50)]
-    at_once = [(9 + second / 10, [1] * 8, [0] * 8, 50.0, 0.0, 1.5) for second in range(80)]
-    partial = [(20 + second / 10, [1] * 4, [0] * 4, 50.0, 100.0, 20.0) for second in range(80)]
-    rows = batches([*waited, *at_once, *partial])
-    overhead = of_bench(result_of(rows)).overhead
-    assert overhead.of_batch(8) == pytest.approx(5.0)
-    # One size cannot tell the batch's share from its requests': as usual.
-    assert overhead.batch / overhead.request == pytest.approx(TYPICAL.batch / TYPICAL.request, rel=0.001)
-    assert 0 <= overhead.frontend < 3
-
-
-def test_the_frontend_is_what_no_batch_and_no_request_accounts_for():
-    # Sent to an idle server: 0.9 ms to the hand-over, 20 in the handler, and the answer is there 2 ms after it.
-    alone = [(second / 10, [1], [0], 20.0, 0.0, 0.9) for second in range(50)]
-    waited = [(9 + second / 10, [1], [0], 99.0, 100.0, 1.5) for second in range(50)]
-    rows = batches([*alone, *waited])
-    rows = replace(rows, latency=rows.queue + rows.assembly + rows.handler + 2.0)
-    overhead = of_bench(result_of(rows, batch_size=1)).overhead
-    assert overhead.frontend + overhead.of_batch(1) == pytest.approx(0.9 + 2.0)
-
-
-def test_what_takes_longer_at_times_counts_and_an_accident_does_not():
-    held = [3.0] * 80 + [7.0] * 20
-    rows = batches([(at / 10, [1], [0], 95.0 - (ms - 4.0), 100.0, ms) for at, ms in enumerate(held)])
-    assert of_bench(result_of(rows, batch_size=1)).overhead.of_batch(1) == pytest.approx(3.8 + 1.0, abs=0.05)
-    held[40] = 90.0
-    rows = batches([(at / 10, [1], [0], 5.0, 100.0, ms) for at, ms in enumerate(held)])
-    assert of_bench(result_of(rows, batch_size=1)).overhead.of_batch(1) == pytest.approx(3.8, abs=0.05)
-
-
-def test_a_batch_of_others_is_no_overhead():
-    # Between any two of ours, 70 ms of which nothing is known: another's batch.
-    rows = batches([(second / 10, [1], [0], 26.0, 100.0, 4.0) for second in range(50)])
-    assert of_bench(result_of(rows, batch_size=1)).overhead.of_batch(1) == pytest.approx(4.0)
-
-
-def test_an_overhead_that_does_not_show_is_the_typical_one():
-    rows = batches([(second / 10, [1], [0], 50.0, 0.0, 4.0) for second in range(50)])
-    overhead = of_bench(result_of(rows)).overhead
-    assert (overhead.batch, overhead.request) == (TYPICAL.batch, TYPICAL.request)
-
-
-def test_a_wait_for_company_is_no_overhead():
-    # Three of eight waited for the others in vain, for 10 ms, behind requests that were served before.
-    rows = batches([(second / 10, [1] * 3, [0] * 3, 90.0, 100.0, 10.0) for second in range(50)])
-    full = batches([(9 + second / 10, [1] * 8, [0] * 8, 96.0, 100.0, 4.0) for second in range(50)])
-
-    def overhead(samples, told=None, capacity=np.nan):
-        known = replace(samples, capacity=np.full(len(samples), capacity))
-        return of_bench(result_of(known, batch_size=told)).overhead
-
-    assert overhead(rows).batch == TYPICAL.batch, "nobody knows whether a batch was full"
-    assert overhead(rows, capacity=8.0).batch == TYPICAL.batch, "the answers say that none was"
-    assert overhead(Samples.join([rows, full]), capacity=8.0).of_batch(8) == pytest.approx(4.0)
-    assert overhead(rows, told=3, capacity=8.0).of_batch(3) == pytest.approx(10.0), "the server's word counts"
 
 
 def test_the_machine():
