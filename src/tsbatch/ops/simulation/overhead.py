@@ -19,7 +19,7 @@ from tsbatch.ops.simulation.rules import Overhead
 
 TYPICAL: Final = Overhead(frontend=0.6, batch=1.2, request=0.13)
 """Taken where nobody measured it. TorchServe 0.12 cost on two cores (AMD EPYC) 1.2 to 1.6 ms a cycle of batches of 1 of
-a model that slept for 4 ms, and of one that slept for 20 + 2 n ms 1.9 of 1, 2.3 of 4, 2.9 of 8, 3.9 of 16, 5.1 of 32."""
+a model that slept for 4 ms; of one that slept for 20 + 2 n ms 1.9 of 1, 2.3 of 4, 2.9 of 8, 3.9 of 16 and 5.1 of 32."""
 
 FEWEST: Final = 10
 """Observations from which a figure of its own is made."""
