@@ -4,9 +4,9 @@
     python benchmarks/simulator_accuracy.py --save FILE           measure; goes on where FILE ends
     python benchmarks/simulator_accuracy.py --from FILE --write   the table into docs/simulate.md
 
-The service time is measured as anybody would: by a load test in steps of one worker that has the cell's batchSize and
-another delay, half of it before the cell and half after, since the machine is not equally fast for long. In between
-the cell's arrivals are sent to the server, and the simulator gets the same ones. P50 and P99 are of good answers; the
+The service time is measured as anybody would: by a load test in steps of one worker that has the cell's batchSize and a
+delay of 20 ms, once before the cell and once after it, since the machine does not stay equally fast. In between the
+cell's arrivals are sent to the server, and the simulator gets the same ones. P50 and P99 are of good answers; the
 batch sizes are compared by their Wasserstein distance (how far sizes are apart on average, in requests, once the
 distributions are laid over each other in the best way). Exit code 1 when a target is missed.
 """
@@ -82,7 +82,7 @@ DISTANCE: Final = 0.05
 
 CLIENTS: Final = (1, 3, 8, 16)
 BEYOND, FEWEST_CLIENTS = 2.5, 3
-"""A load test's most clients are so many times batchSize, and no fewer than that: full batches, and some that wait."""
+"""The last step has so many times batchSize clients, and no fewer than that: full batches whose requests had waited."""
 
 CALIBRATION_SECONDS: Final = 4.0
 CALIBRATION_DELAY: Final = 20
@@ -253,7 +253,7 @@ def agrees(row: Mapping[str, Any], name: str) -> bool:
 def measure(cells: Sequence[Cell], say: Say, kept: Path | None) -> dict[str, Any]:
     """Every cell that the file ``kept`` does not have yet; it is written after each.
 
-    Cells of before each had load tests of its own are measured again.
+    Rows without an overhead are of an earlier way to measure, and are measured again.
     """
     known: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8")) if kept and kept.exists() else {}
     rows: list[dict[str, Any]] = [row for row in known.get("cells", []) if "overhead" in row]

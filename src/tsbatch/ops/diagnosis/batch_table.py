@@ -71,7 +71,7 @@ def batches_of(samples: Samples) -> BatchTable:
 
 
 def batch_numbers(samples: Samples) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
-    """For each request the row of its batch in :func:`batches_of` of the same samples, shape (n,)."""
+    """For each request the row of its batch in :func:`batches_of` of the same samples, shape (n,); all splits known."""
     table = batches_of(samples)
     handed = samples.sent * 1000 + samples.queue + samples.assembly
     # Batches of one size that took exactly as long lie together in time order, so the last one begun before is ours.

@@ -19,6 +19,7 @@ from tsbatch.ops.diagnosis.batch_table import batch_numbers, batches_of
 from tsbatch.ops.measure.result import BenchResult, Run
 from tsbatch.ops.measure.samples import Column
 from tsbatch.ops.simulation.overhead import FEWEST, TYPICAL, overhead_of
+from tsbatch.ops.simulation.rules import MOST_WITHOUT_DELAY
 from tsbatch.ops.simulation.service_time import KIND, LEAST, SPREADS, Machine, ServiceTime
 
 WORTH: Final = 0.1
@@ -88,7 +89,7 @@ def of_bench(result: BenchResult, source: str = "") -> ServiceTime:
         per_length=per_length,
         items=_choices(result.samples.items, 1.0),
         lengths=_choices(result.samples.length, 0.0) if per_length else (0.0,),
-        overhead=overhead_of(result.samples, _batch_size(result)),
+        overhead=overhead_of(result.samples, _batch_size(result), fitted.machine.workers),
     )
 
 
@@ -179,8 +180,9 @@ def _thinned(factors: Column) -> list[float]:
 
 def _batch_size(result: BenchResult) -> int | None:
     """What fitted into a batch: as the server said when asked, or as its answers tell; None where neither did."""
-    if told := (result.target.get("settings") or {}).get("batchSize"):
-        return int(told)
+    settings = result.target.get("settings") or {}
+    if told := settings.get("batchSize"):
+        return int(told) if settings.get("maxBatchDelay", 1) > 0 else min(int(told), MOST_WITHOUT_DELAY)
     capacity = result.samples.capacity
     known = capacity[~np.isnan(capacity)]
     return int(np.median(known)) if len(known) else None

@@ -1,7 +1,8 @@
 """What TorchServe itself cost in a load test.
 
-A worker that has requests waiting begins its next batch as soon as TorchServe can: what passes between the two is
-``batch + request × n``. What the latency holds besides is the frontend's, and the network's::
+While requests wait, a worker begins its next batch as soon as TorchServe lets it. What passes from the end of one
+handler call to the hand-over for the next is ``batch + request × n``; whatever else the latency holds is the frontend's
+and the network's::
 
     ─ handler ─│─ since ─│─ held ─│─ handler ─
              ended     free    handed over
@@ -18,8 +19,9 @@ from tsbatch.ops.measure.samples import Column, Samples
 from tsbatch.ops.simulation.rules import Overhead
 
 TYPICAL: Final = Overhead(frontend=0.6, batch=1.2, request=0.13)
-"""Taken where nobody measured it. TorchServe 0.12 cost on two cores (AMD EPYC) 1.2 to 1.6 ms a cycle of batches of 1 of
-a model that slept for 4 ms; of one that slept for 20 + 2 n ms 1.9 of 1, 2.3 of 4, 2.9 of 8, 3.9 of 16 and 5.1 of 32."""
+"""Taken where nobody measured it. TorchServe 0.12 on two cores (AMD EPYC) needed, from the end of a full batch to the
+hand-over of the next: 1.2 to 1.6 ms with batches of 1 of a model that slept for 4 ms; 1.9 ms with 1, 2.3 with 4, 2.9
+with 8, 3.9 with 16 and 5.1 with 32 of one that slept for 20 + 2 n ms."""
 
 FEWEST: Final = 10
 """Observations from which a figure of its own is made."""
@@ -32,49 +34,50 @@ SOON: Final = 2.0
 """Ms after its batch within which a worker is free, unless something went wrong."""
 
 JITTER: Final = 0.5
-"""Ms by which a request may be sent later than it is said to be, which makes its worker free as much earlier."""
+"""Ms by which a request may be sent later than it is said to be: its worker then seems to be free as much too early."""
 
 
-def overhead_of(samples: Samples, batch_size: int | None) -> Overhead:
+def overhead_of(samples: Samples, batch_size: int | None, workers: int | None = None) -> Overhead:
     """What TorchServe cost in a load test, as far as it shows; :data:`TYPICAL` where it does not.
 
     Args:
         samples: its requests.
         batch_size: what fitted into a batch; None when nobody knows, so that none is known to have been full.
+        workers: how many there were; None when nobody knows.
     """
     known = samples.where(~np.isnan(samples.queue + samples.assembly + samples.handler + samples.batch))
-    full = _Full(known, batch_size) if batch_size and len(known) else None
-    cycle = full.between_batches() if full else None
+    full = _Batches(known, batch_size, workers) if batch_size and len(known) else None
+    between = full.between() if full else None
     batch, request = TYPICAL.batch, TYPICAL.request
-    if full and cycle is not None:
+    if full and between is not None:
         # Full batches have one size, which cannot tell what is the batch's from what is its requests': shared as usual.
-        request = round(TYPICAL.request * cycle / TYPICAL.of_batch(full.size), 4)
-        batch = cycle - request * full.size
+        request = round(TYPICAL.request * between / TYPICAL.of_batch(full.size), 4)
+        batch = between - request * full.size
     good, frontend = known.where(known.ok), TYPICAL.frontend
     if len(good) >= FEWEST:
-        # What precedes the hand-over shows where the last of a batch waited for nobody; elsewhere half is taken for it.
-        # Simulated batches are handed over without it, so that those who wait behind them need it as well.
-        before = full.way_in() if full else None
+        # The simulator hands a batch over at once, so that what precedes the hand-over is added to every request: those
+        # who wait behind it are later by as much.
+        before = full.before(batch) if full else batch / 2
         after = good.latency - good.queue - good.assembly - good.handler - request * (good.batch + 1) / 2
-        frontend = float(np.median(after)) - batch + (batch / 2 if before is None else before)
+        frontend = float(np.median(after)) - batch + before
     return Overhead(frontend=round(max(0.0, frontend), 3), batch=round(batch, 4), request=request)
 
 
-class _Full:
-    """The batches of a load test that were full and all of whose requests are known.
+class _Batches:
+    """The batches of a load test, and which of them were full, with all their requests known.
 
     Attributes:
-        size: requests in one.
-        table: all batches, full or not.
-        full: which ones these are, shape (b,).
-        waited: how long each one's last request was in the queue, ms, shape (b,).
+        size: requests in a full one.
+        table: all batches.
+        full: which are full, shape (b,).
+        waited: how long the last request of each was in the queue, ms, shape (b,).
         joined: how long it then waited for the hand-over, ms, shape (b,).
     """
 
-    def __init__(self, known: Samples, size: int) -> None:
-        self.size, self.table = size, batches_of(known)
+    def __init__(self, known: Samples, size: int, workers: int | None) -> None:
+        self.size, self.table, self._workers = size, batches_of(known), workers
         count, number = len(self.table), batch_numbers(known)
-        self.full = (self.table.size >= size) & (np.bincount(number, minlength=count) == self.table.size)
+        self.full = (self.table.size == size) & (np.bincount(number, minlength=count) == size)
         self.waited, self.joined = np.full(count, np.inf), np.full(count, np.inf)
         np.minimum.at(self.waited, number, known.queue)
         np.minimum.at(self.joined, number, known.assembly)
@@ -84,10 +87,18 @@ class _Full:
         joined = self.joined[self.full & (self.waited == 0)]
         return float(np.median(joined)) if len(joined) >= FEWEST else None
 
-    def between_batches(self) -> float | None:
+    def before(self, batch: float) -> float:
+        """The same, or what is taken for it: half of ``batch``, but no more than what passes once a worker is free."""
+        known, held = self.way_in(), self.table.held[self.full & (self.waited > 0)]
+        if known is not None:
+            return known
+        return min(batch / 2, float(np.median(held))) if len(held) else batch / 2
+
+    def between(self) -> float | None:
         """Ms from the end of a batch's handler to the next hand-over, where all of the next one's requests had waited.
 
-        None: too few. Whoever waited no longer than the way in takes may have come when the worker was free.
+        None: too few. Whoever waited no longer than the way in takes may have come when the worker was free. Where too
+        few tell when their worker was free, only what passes from then on counts, which is somewhat too little.
         """
         chosen = self.full & (self.waited > (self.way_in() or 0.0))
         held, since = self.table.held[chosen], self._since()[chosen]
@@ -99,17 +110,19 @@ class _Full:
     def _since(self) -> Column:
         """Ms from the end of a batch's handler to when its worker was free for this one, shape (b,).
 
-        In it the worker writes its figures, and no answer tells of it. Where nobody said whose a batch was, it is known
-        where just one batch ended about then. NaN: not known.
+        In it the worker writes its figures, and no answer tells of it. NaN: not known. Where workers are told, all
+        their batches are expected to be there. Elsewhere it is known where just one batch ended about then; batches of
+        other clients may make that another worker's, which is wrong by less than :data:`SOON`.
         """
         table = self.table
         free, ends = table.handed_over - table.held, table.handed_over + table.handler
         since = np.full(len(table), np.nan)
-        if not np.isnan(table.worker).any():
-            for worker in np.unique(table.worker):
-                rows = np.flatnonzero(table.worker == worker)
+        told = not np.isnan(table.worker).any()
+        if told or self._workers == 1:
+            for worker in np.unique(np.nan_to_num(table.worker)):
+                rows = np.flatnonzero(np.nan_to_num(table.worker) == worker)
                 since[rows[1:]] = free[rows[1:]] - ends[rows[:-1]]
-            return since
+            return since if told else np.where(np.abs(since) <= SOON, since, np.nan)
         by_time = np.sort(ends)
         first, beyond = np.searchsorted(by_time, free - SOON), np.searchsorted(by_time, free + JITTER)
         alone = beyond - first == 1

@@ -117,4 +117,24 @@ def test_a_simulated_load_gives_back_what_was_put_in(told, workers, batch):
     samples = simulate(settings, Clients(number=24 * workers, requests=20_000), truth, seed=3).samples
     if not told:
         samples = replace(samples, worker=np.full(len(samples), np.nan))
-    assert overhead_of(samples, 8).of_batch(8) == pytest.approx(batch + 0.8, rel=0.01)
+    overhead = overhead_of(samples, 8)
+    assert overhead.of_batch(8) == pytest.approx(batch + 0.8, rel=0.01)
+    # What the typical request of a batch meets after the handler, however it is shared out.
+    assert overhead.frontend + overhead.of_batch(4.5) == pytest.approx(0.7 + batch + 0.1 * 4.5, abs=0.1)
+    assert overhead_of(samples, 16).batch == TYPICAL.batch, "none of its batches was full"
+
+
+def test_of_one_worker_it_shows_however_fast_its_batches_follow_each_other():
+    # Half a ms in the handler, 0.4 until the worker is free, 0.6 more to the next hand-over: two end in any 2 ms.
+    rows = batches([(at * 1.5 / 1000, [1], [0], 0.5, 5.0, 0.6) for at in range(200)])
+    assert overhead_of(rows, 1, 1).of_batch(1) == pytest.approx(1.0, abs=0.01)
+    assert overhead_of(rows, 1).of_batch(1) == pytest.approx(0.6, abs=0.01), "of whom a batch was, nobody said"
+    slow = batches(waiting(50, every=1000.0))
+    assert overhead_of(slow, 1, 1).of_batch(1) == pytest.approx(4.0), "a batch of others may lie between"
+
+
+def test_without_a_delay_two_requests_are_a_full_batch():
+    rows = batches(waiting(50, size=2))
+    result = result_of(rows)
+    told = {**result.target, "settings": {"batchSize": 8, "workers": 1, "maxBatchDelay": 0}}
+    assert of_bench(replace(result, target=told)).overhead.of_batch(2) == pytest.approx(5.0)
