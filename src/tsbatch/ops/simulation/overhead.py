@@ -46,18 +46,18 @@ def overhead_of(samples: Samples, batch_size: int | None, workers: int | None = 
         workers: how many there were; None when nobody knows.
     """
     known = samples.where(~np.isnan(samples.queue + samples.assembly + samples.handler + samples.batch))
-    full = _Batches(known, batch_size, workers) if batch_size and len(known) else None
-    between = full.between() if full else None
+    batches = _Batches(known, batch_size, workers) if batch_size and len(known) else None
+    between = batches.between() if batches else None
     batch, request = TYPICAL.batch, TYPICAL.request
-    if full and between is not None:
+    if batches and between is not None:
         # Full batches have one size, which cannot tell what is the batch's from what is its requests': shared as usual.
-        request = round(TYPICAL.request * between / TYPICAL.of_batch(full.size), 4)
-        batch = between - request * full.size
+        request = round(TYPICAL.request * between / TYPICAL.of_batch(batches.size), 4)
+        batch = between - request * batches.size
     good, frontend = known.where(known.ok), TYPICAL.frontend
     if len(good) >= FEWEST:
         # The simulator hands a batch over at once, so that what precedes the hand-over is added to every request: those
         # who wait behind it are later by as much.
-        before = full.before(batch) if full else batch / 2
+        before = batches.before(batch) if batches else batch / 2
         after = good.latency - good.queue - good.assembly - good.handler - request * (good.batch + 1) / 2
         frontend = float(np.median(after)) - batch + before
     return Overhead(frontend=round(max(0.0, frontend), 3), batch=round(batch, 4), request=request)
