@@ -1,30 +1,63 @@
-"""What a subclass must keep to, checked when it loads: a clear line then, instead of a failing batch later."""
+"""What the loop needs from a handler, and the check that a subclass provides it."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
+from tsbatch.answer import ModelIdentity
+from tsbatch.batching.choice import Choice
+from tsbatch.batching.cost import PassCost
+from tsbatch.batching.memory import MemoryCap
 from tsbatch.errors import LoadError
-
-if TYPE_CHECKING:
-    from tsbatch.handler import BatchHandler
+from tsbatch.request import Item, Request
+from tsbatch.response import Reply
+from tsbatch.settings import Settings
 
 STAGE_ARGUMENTS = {"preprocess": ("items",), "inference": ("tensors",), "postprocess": ("outputs", "items")}
-"""How the stages that TorchServe's BaseHandler has too are called here; its postprocess takes one argument less."""
+"""The arguments of the stages that TorchServe's BaseHandler has too; its postprocess takes one argument less."""
 
 
-def check_contract(handler: BatchHandler) -> None:
+class Stages(Protocol):
+    """The part of a loaded handler that the loop and the warm-up use; ``BatchHandler`` documents each member."""
+
+    settings: Settings
+    identity: ModelIdentity
+    choice: Choice
+    memory: MemoryCap
+    pass_cost: PassCost
+    batch_size: int
+
+    @property
+    def deduplicates(self) -> bool: ...  # noqa: D102 - documented on BatchHandler, as are all members below
+    @property
+    def buckets(self) -> bool: ...  # noqa: D102
+    def examples(self) -> Sequence[Any]: ...  # noqa: D102
+    def answer(self, requests: Sequence[Request]) -> list[Reply]: ...  # noqa: D102
+    def decode_request(self, request: Request) -> list[Item]: ...  # noqa: D102
+    def preprocess(self, items: Sequence[Item]) -> Any: ...  # noqa: D102
+    def lengths(self, features: Sequence[Any]) -> Sequence[int] | None: ...  # noqa: D102
+    def collate(self, features: Sequence[Any]) -> Any: ...  # noqa: D102
+    def inference(self, tensors: Any) -> Any: ...  # noqa: D102
+    def postprocess(self, outputs: Any, items: Sequence[Item]) -> Any: ...  # noqa: D102
+    def explain_items(self, items: Sequence[Item]) -> Sequence[Any]: ...  # noqa: D102
+    def encode_response(self, results: Sequence[Any], request: Request) -> Reply: ...  # noqa: D102
+    def describe_handle(self) -> dict[str, Any]: ...  # noqa: D102
+
+
+def check_contract(handler: Any, base: type) -> None:
     """Refuse a handler whose batches could not be answered.
+
+    Args:
+        handler: a handler that is about to load.
+        base: the class whose ``handle`` is the batch loop.
 
     Raises:
         LoadError: ``handle`` is overridden, or a stage cannot be called as the loop calls it.
     """
-    from tsbatch.handler import BatchHandler
-
     name = type(handler).__name__
-    if type(handler).handle is not BatchHandler.handle:
+    if type(handler).handle is not base.handle:  # type: ignore[attr-defined]  # BatchHandler, which imports this module
         raise LoadError(
             f"{name} overrides handle, which is the batch loop; override the stages "
             "(decode_item, preprocess, inference, postprocess, encode_response) instead"

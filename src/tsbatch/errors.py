@@ -17,7 +17,9 @@
     │   └── OutOfMemory           507  even alone the input does not fit
     ├── LoadError                 the operator reads it in the worker's log: file, cause, remedy
     │   └── SettingsError         a key or value under ``tsbatch:`` or ``handler:`` is wrong
-    └── UsageError                the person at the command line reads it; exit code 2
+    ├── UsageError                the person at the command line reads it; exit code 2
+    └── ServerError               likewise; exit code 3
+        └── LoadFailed            a model's workers cannot load
 
 The status, the machine-readable code and the reason phrase are class attributes: mapping an error to
 HTTP is data, not a ladder of ``if``. The reason phrase is fixed ASCII (TorchServe writes its length in
@@ -153,3 +155,22 @@ class SettingsError(LoadError):
 
 class UsageError(TsbatchError):
     """Wrong usage or bad input at the command line (exit code 2)."""
+
+
+class ServerError(TsbatchError):
+    """The server or one of its workers failed, or cannot be reached (exit code 3)."""
+
+
+class LoadFailed(ServerError):
+    """A model's workers cannot load: the cause first, then what to do.
+
+    Args:
+        who: the model and its version.
+        cause: why, in one line.
+        remedy: what to do; None when the cause is not a known one.
+        timeout: the startupTimeout, in seconds, when the load took longer than that.
+    """
+
+    def __init__(self, who: str, cause: str, remedy: str | None = None, *, timeout: int | None = None) -> None:
+        self.who, self.cause, self.remedy, self.timeout = who, cause, remedy, timeout
+        super().__init__(f"the model {who} cannot load: {cause}" + (f"; {remedy}" if remedy else ""))

@@ -119,7 +119,7 @@ class BatchHandler(torchserve.BaseHandler):
             LoadError: one line with the file, the cause and the remedy.
         """
         self.settings = load_settings(context.config)
-        check_contract(self)
+        check_contract(self, BatchHandler)
         self.options = self._options(context.config.get("handler"))
         self.model_dir, self.batch_size = context.model_dir, context.batch_size
         self.identity = ModelIdentity(context.model_name, context.model_version)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -22,13 +22,11 @@ from tsbatch.batching.isolation import Budget, Outcome, isolate
 from tsbatch.batching.memory import is_out_of_memory, release_cached_memory
 from tsbatch.batching.planning import Bounds, plan, plan_packed
 from tsbatch.batching.rows import split, stack, to_cpu
+from tsbatch.contract import Stages
 from tsbatch.errors import STOPS, AnswerTooLarge, ContractBroken, OutOfMemory, ReplyError, RequestError, StageFailed
 from tsbatch.request import Item, Request
 from tsbatch.response import Reply, Sink
 from tsbatch.telemetry import BatchRecord, server_timings
-
-if TYPE_CHECKING:
-    from tsbatch.handler import BatchHandler
 
 logger = logging.getLogger("tsbatch")
 
@@ -48,7 +46,7 @@ class Work:
     error: ReplyError | None = None
 
 
-def process(handler: BatchHandler, requests: Sequence[Request], sink: Sink, record: BatchRecord) -> None:
+def process(handler: Stages, requests: Sequence[Request], sink: Sink, record: BatchRecord) -> None:
     """Answer every request of the batch, through the handler's stages.
 
     Args:
@@ -92,7 +90,7 @@ def _timed(reply: Reply, timing: str) -> Reply:
     return Reply(reply.body, reply.status, reply.phrase, reply.content_type, headers)
 
 
-def _decode(handler: BatchHandler, request: Request) -> list[Item] | ReplyError | None:
+def _decode(handler: Stages, request: Request) -> list[Item] | ReplyError | None:
     """The request's items, what is wrong with it, or None when it asks for a description."""
     if request.kind == "describe":
         return None
@@ -109,14 +107,14 @@ def _decode(handler: BatchHandler, request: Request) -> list[Item] | ReplyError 
         return _as_reply_error(handler, error, "decode", 1)
 
 
-def _distinct(handler: BatchHandler, items: Sequence[Item]) -> tuple[list[Work], list[int]]:
+def _distinct(handler: Stages, items: Sequence[Item]) -> tuple[list[Work], list[int]]:
     if handler.deduplicates and len(items) > 1:
         distinct, twins = group_identical(items)
         return [Work(item) for item in distinct], twins
     return [Work(item) for item in items], list(range(len(items)))
 
 
-def _preprocess(handler: BatchHandler, works: Sequence[Work], budget: Budget) -> None:
+def _preprocess(handler: Stages, works: Sequence[Work], budget: Budget) -> None:
     def call(part: Sequence[Work]) -> list[Any]:
         returned = handler.preprocess([work.item for work in part])
         return split(returned, len(part), stage="preprocess", what="features")
@@ -130,7 +128,7 @@ def _preprocess(handler: BatchHandler, works: Sequence[Work], budget: Budget) ->
             work.outputs = [None] * len(work.features)
 
 
-def _infer(handler: BatchHandler, works: Sequence[Work], budget: Budget, record: BatchRecord) -> None:
+def _infer(handler: Stages, works: Sequence[Work], budget: Budget, record: BatchRecord) -> None:
     """Cut the features into micro-batches and run each; a failing one is halved until only the guilty fail."""
     slots = [(work, place) for work in works if work.error is None for place in range(len(work.features))]
     record.features = len(slots)
@@ -178,7 +176,7 @@ def _infer(handler: BatchHandler, works: Sequence[Work], budget: Budget, record:
             work.error = work.error or outcome.error
 
 
-def _lengths(handler: BatchHandler, features: Sequence[Any], slots: Sequence[tuple[Work, int]]) -> list[int] | None:
+def _lengths(handler: Stages, features: Sequence[Any], slots: Sequence[tuple[Work, int]]) -> list[int] | None:
     """The features' lengths; a handler whose ``lengths`` fails is planned without, its answers are not lost."""
     try:
         lengths = handler.lengths(features)
@@ -196,7 +194,7 @@ def _lengths(handler: BatchHandler, features: Sequence[Any], slots: Sequence[tup
     return None
 
 
-def _postprocess(handler: BatchHandler, works: Sequence[Work], budget: Budget) -> None:
+def _postprocess(handler: Stages, works: Sequence[Work], budget: Budget) -> None:
     todo = [work for work in works if work.error is None and work.item.request.kind == "predict"]
     several = any(work.several for work in todo)
 
@@ -212,7 +210,7 @@ def _postprocess(handler: BatchHandler, works: Sequence[Work], budget: Budget) -
         work.error, work.result = outcome.error, outcome.result
 
 
-def _explain(handler: BatchHandler, works: Sequence[Work], budget: Budget) -> None:
+def _explain(handler: Stages, works: Sequence[Work], budget: Budget) -> None:
     todo = [work for work in works if work.item.request.kind == "explain" and work.error is None]
 
     def call(part: Sequence[Work]) -> list[Any]:
@@ -224,7 +222,7 @@ def _explain(handler: BatchHandler, works: Sequence[Work], budget: Budget) -> No
         work.error, work.result = outcome.error, outcome.result
 
 
-def _reply(handler: BatchHandler, request: Request, decoded: Any, works: Sequence[Work], record: BatchRecord) -> Reply:
+def _reply(handler: Stages, request: Request, decoded: Any, works: Sequence[Work], record: BatchRecord) -> Reply:
     error = decoded if isinstance(decoded, ReplyError) else next((work.error for work in works if work.error), None)
     if error is None:
         try:
@@ -268,7 +266,7 @@ def _checked(reply: Any, limit: int) -> Reply:
 
 
 def _isolated(
-    handler: BatchHandler,
+    handler: Stages,
     call: Callable[[Sequence[Any]], list[Any]],
     entries: Sequence[Any],
     stage: str,
@@ -284,7 +282,7 @@ def _isolated(
     return outcomes
 
 
-def _as_reply_error(handler: BatchHandler, error: BaseException, stage: str, among: int) -> ReplyError:
+def _as_reply_error(handler: Stages, error: BaseException, stage: str, among: int) -> ReplyError:
     """The answer for what an entry raised; our own fault goes to the log too, without a payload."""
     if isinstance(error, ReplyError):
         reply_error = error

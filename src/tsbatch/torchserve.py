@@ -13,20 +13,18 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from tsbatch.answer import encode_error
+from tsbatch.answer import ModelIdentity, encode_error
 from tsbatch.context import ModelContext
 from tsbatch.errors import STOPS, LoadError, StageFailed
 from tsbatch.request import Headers, Kind, Request
 from tsbatch.response import Reply, sendable_headers, sendable_type
+from tsbatch.settings import Settings
 from tsbatch.telemetry import COUNTERS, REQUEST_START, BatchRecord, emit, parse_request_start
-
-if TYPE_CHECKING:
-    from tsbatch.handler import BatchHandler
 
 logger = logging.getLogger("tsbatch")
 metric_logger = logging.getLogger("ts.metrics.caching_metric")
@@ -40,6 +38,17 @@ READ_AHEAD = 65_536
 """Bytes asked of the socket at once."""
 UNITS = {"ms": "Milliseconds", "percent": "Percent"}
 """Names of units as ts/metrics/unit.py writes them."""
+
+
+class Servable(Protocol):
+    """The part of a loaded handler that this adapter uses; ``BatchHandler`` documents each member."""
+
+    settings: Settings
+    identity: ModelIdentity
+    free_since: float | None
+
+    def on_duty(self, connection: Any) -> AbstractContextManager[None]: ...  # noqa: D102
+    def run_batch(self, requests: Sequence[Request], sink: Any) -> BatchRecord: ...  # noqa: D102
 
 
 class StandInBase:
@@ -203,7 +212,7 @@ def _phrase(status: int) -> str:
         return "Unknown"
 
 
-def serve_batch(handler: BatchHandler, rows: Any, context: Any) -> list[bytes]:
+def serve_batch(handler: Servable, rows: Any, context: Any) -> list[bytes]:
     """``handle``: answers for all rows, whatever happens.
 
     TorchServe turns an exception, another type or another length into a 503 for the whole batch, and some answers
@@ -245,7 +254,7 @@ def _end_streams(requests: Sequence[Request], context: Any) -> None:
             context.set_response_header(request.index, "ts_stream_next", "false")
 
 
-def _emit(handler: BatchHandler, record: BatchRecord, context: Any) -> None:
+def _emit(handler: Servable, record: BatchRecord, context: Any) -> None:
     try:
         metrics = TorchServeMetrics(context.metrics)
         emit(record, metrics, everything=handler.settings.telemetry.metrics)

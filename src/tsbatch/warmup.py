@@ -11,21 +11,19 @@ import json
 import logging
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tsbatch.contract import Stages
 from tsbatch.errors import LoadError
 from tsbatch.request import Request
 from tsbatch.response import Reply
-
-if TYPE_CHECKING:
-    from tsbatch.handler import BatchHandler
 
 logger = logging.getLogger("tsbatch")
 SECONDS = 0.5
 """Larger batches get so much time together: a big model's warm-up would cost more than it saves."""
 
 
-def warm_up(handler: BatchHandler) -> None:
+def warm_up(handler: Stages) -> None:
     """Answer the handler's examples: one alone, then batches that double up to a full one, while there is time.
 
     Raises:
@@ -45,7 +43,7 @@ def warm_up(handler: BatchHandler) -> None:
     logger.info("warm-up: batches of up to %d in %.2f s", size, first + spent)
 
 
-def _answer(handler: BatchHandler, values: Sequence[Any]) -> float:
+def _answer(handler: Stages, values: Sequence[Any]) -> float:
     """Answer these in one batch; the seconds that it took."""
     started = time.perf_counter()
     for reply in handler.answer([_as_request(value) for value in values]):

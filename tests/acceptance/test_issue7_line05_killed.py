@@ -25,6 +25,7 @@ from tsbatch.cli import main
 from tsbatch.ops import instance as instances
 from tsbatch.ops.processes import MARK
 from tsbatch.ops.server import Server
+from tsbatch.ops.state_directory import state_folder
 from tsbatch.ops.tuning.journal import read_lines
 from tsbatch.ops.tuning.knobs import Knobs
 
@@ -136,12 +137,12 @@ def test_killed(number, archive, servers, tmp_path, capsys, record_property):
         servers[0].stop()
         servers[0] = server = Server.start(name="in-use", models=[archive])
     elif where == "live":
-        if code == -signal.SIGKILL and instances.state_folder().joinpath("in-use.tuning").exists():
+        if code == -signal.SIGKILL and state_folder().joinpath("in-use.tuning").exists():
             capsys.readouterr()
             assert main(["models", "--name", "in-use"]) == 0
             assert "tsbatch tune --restore --name in-use" in capsys.readouterr().err
             assert main(["tune", "--restore", "--name", "in-use"]) == 0
-        assert not instances.state_folder().joinpath("in-use.tuning").exists()
+        assert not state_folder().joinpath("in-use.tuning").exists()
     assert settings_of(server) == FOUND
     assert wait_for(lambda: not private_ones(), 40), private_ones()
     assert wait_for(lambda: not marked_by_others(server), 40), marked_by_others(server)

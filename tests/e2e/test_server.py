@@ -25,6 +25,7 @@ from tsbatch.ops import instance as instances
 from tsbatch.ops import registration
 from tsbatch.ops.ports import is_free
 from tsbatch.ops.server import Server, ServerError
+from tsbatch.ops.state_directory import state_folder
 
 SETTINGS = "minWorkers: 1\nmaxWorkers: 1\nbatchSize: 4\nmaxBatchDelay: 20\nresponseTimeout: 60\nstartupTimeout: 60\n"
 HANDLER = """
@@ -135,7 +136,7 @@ class TestRunning:
         work = server.instance.work_dir
         assert work.stat().st_mode & 0o077 == 0
         assert instances.state_file(server.instance.name).stat().st_mode & 0o077 == 0
-        assert instances.state_folder().stat().st_mode & 0o077 == 0
+        assert state_folder().stat().st_mode & 0o077 == 0
         assert instances.state_file(server.instance.name).read_text().count(str(server.inference_token)) == 0
 
     def test_the_console_does_not_repeat_the_log(self, server):

@@ -9,8 +9,7 @@ import typer
 
 from tsbatch import cli
 from tsbatch._version import __version__
-from tsbatch.errors import BadRequest, LoadError, SettingsError, UsageError
-from tsbatch.ops.failure import ServerError
+from tsbatch.errors import BadRequest, LoadError, ServerError, SettingsError, UsageError
 
 
 @pytest.fixture

@@ -10,50 +10,25 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from tsbatch.errors import UsageError
 from tsbatch.ops import model_folder
 from tsbatch.ops.appearing import appearing, appearing_folder
+from tsbatch.ops.bundle import with_bundle
 from tsbatch.ops.contents import Contents
+from tsbatch.ops.conversion import converted
 from tsbatch.ops.handler_files import check_model_file, check_own, entry_file
 from tsbatch.ops.labels import LABELS_NAME, index_to_name
 from tsbatch.ops.manifest import MANIFEST_NAME, check_identity, manifest
 from tsbatch.ops.mar_file import Format, OnBytes, Reading, file_name, sha256_of, write_folder, write_tar, write_zip
 from tsbatch.ops.model_config import CONFIG_NAME, ModelConfig, complete, dump, overruled, read
 from tsbatch.ops.model_files import model_files, serialized_name
+from tsbatch.ops.planned_archive import Archive
 from tsbatch.ops.requirements import add_requirements
 from tsbatch.ops.tasks import needs
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Archive:
-    """What an archive will hold, before a byte of it is written.
-
-    Attributes:
-        name: the model's name.
-        version: its version.
-        files: path inside the archive: where the file lies now, or its bytes.
-        config: the whole model-config.yaml.
-        left_out: the model folder's files that do not go in.
-        notes: what the person who packs should know.
-        about: what the archive says of itself, beside the hashes of its files.
-    """
-
-    name: str
-    version: str
-    files: Mapping[str, Path | bytes]
-    config: Mapping[str, Any]
-    left_out: Sequence[str] = ()
-    notes: Sequence[str] = ()
-    about: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def size(self) -> int:
-        """Bytes of all files together."""
-        return sum(len(file) if isinstance(file, bytes) else file.stat().st_size for file in self.files.values())
 
 
 def package(
@@ -87,9 +62,6 @@ def package(
     Raises:
         UsageError: something is missing or wrong, or the archive exists and ``force`` is false.
     """
-    from tsbatch.ops.bundle import with_bundle
-    from tsbatch.ops.conversion import converted
-
     with converted(plan(name=name, model=model_dir, **options), allow_pickle=allow_pickle) as archive:
         whole = with_bundle(archive) if bundle else archive
         return write(whole, output_dir, form=form, link=link, force=force)

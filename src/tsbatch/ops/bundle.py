@@ -17,9 +17,9 @@ from typing import Any
 from tsbatch import _bundled
 from tsbatch._version import __version__
 from tsbatch.errors import UsageError
-from tsbatch.ops.archive import Archive
 from tsbatch.ops.contents import Contents
 from tsbatch.ops.model_folder import clutter, walk
+from tsbatch.ops.planned_archive import Archive
 from tsbatch.ops.tasks import needs
 
 NEEDED = ("numpy", "orjson", "pydantic", "PyYAML", "safetensors", *(("tomli",) if sys.version_info < (3, 11) else ()))

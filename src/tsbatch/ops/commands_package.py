@@ -15,13 +15,14 @@ import typer
 
 from tsbatch.errors import UsageError
 from tsbatch.ops import console, mar_file
-from tsbatch.ops.archive import Archive, Written, free_target, plan, write_hashed
+from tsbatch.ops.archive import Written, free_target, plan, write_hashed
 from tsbatch.ops.bundle import with_bundle
 from tsbatch.ops.conversion import converted
 from tsbatch.ops.engine_trial import BOUND, HEADS, Trial
 from tsbatch.ops.handler_files import entry_file, metrics_file
 from tsbatch.ops.mar_file import Format
 from tsbatch.ops.model_config import DEFAULTS, ModelConfig, read
+from tsbatch.ops.planned_archive import Archive
 from tsbatch.settings import Dtype
 
 PANEL = "Archive"

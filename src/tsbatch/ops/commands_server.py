@@ -17,12 +17,13 @@ import typer
 from tsbatch.errors import UsageError
 from tsbatch.ops import instance as instances
 from tsbatch.ops import registration
+from tsbatch.ops.connection import reach
 from tsbatch.ops.console import emit_json, progress, say, table, telling
 from tsbatch.ops.curl import curl_line
 from tsbatch.ops.instance import DEFAULT_NAME, Instance
 from tsbatch.ops.launch import last_words
 from tsbatch.ops.management import Management, models_of, summary
-from tsbatch.ops.server import Server, ServerError, reach
+from tsbatch.ops.server import Server, ServerError
 from tsbatch.ops.signals import end_on_signals
 from tsbatch.ops.tokens import FixedToken
 

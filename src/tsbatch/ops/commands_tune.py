@@ -191,7 +191,7 @@ def _rank(order: Order, *, as_json: bool) -> bool:
 
 
 def _restore(name: str, *, as_json: bool) -> None:
-    from tsbatch.ops.server import reach
+    from tsbatch.ops.connection import reach
     from tsbatch.ops.signals import end_on_signals
     from tsbatch.ops.tuning.restore import restore
 

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 from tsbatch.errors import UsageError
 from tsbatch.models.kinds import STATE_DICTS
 from tsbatch.ops import model_folder
-from tsbatch.ops.archive import Archive
 from tsbatch.ops.manifest import MANIFEST_NAME, model_section, with_model
 from tsbatch.ops.mar_file import sha256
+from tsbatch.ops.planned_archive import Archive
 
 if TYPE_CHECKING:
     import torch

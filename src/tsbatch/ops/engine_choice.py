@@ -26,9 +26,9 @@ import torch
 
 from tsbatch.errors import LoadError, UsageError
 from tsbatch.models.engines import check_engine, engine_names, find_engine
-from tsbatch.ops.archive import Archive
 from tsbatch.ops.engine_trial import BOUND, Trial, fastest
 from tsbatch.ops.model_config import CONFIG_NAME, dump
+from tsbatch.ops.planned_archive import Archive
 from tsbatch.request import Request
 from tsbatch.runner import HandlerRunner
 from tsbatch.settings import Dtype

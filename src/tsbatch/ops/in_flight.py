@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from tsbatch.ops.failure import ServerError
+from tsbatch.errors import ServerError
 from tsbatch.ops.management import Management, ModelVersion
 from tsbatch.ops.worker_log import LINE, SERVER_LOG, WORKER, Tail
 

@@ -17,11 +17,11 @@ from typing import Any
 
 import psutil
 
-from tsbatch.errors import UsageError
-from tsbatch.ops.failure import ServerError
+from tsbatch.errors import ServerError, UsageError
 from tsbatch.ops.management import Management
 from tsbatch.ops.processes import ProcessRef, end_marked
-from tsbatch.ops.tokens import FixedToken, KeyFile, TokenSource, write_private
+from tsbatch.ops.state_directory import state_folder, write_private
+from tsbatch.ops.tokens import FixedToken, KeyFile, TokenSource
 
 SCHEMA = 1
 DEFAULT_NAME = "default"
@@ -118,17 +118,6 @@ class Instance:
         if self.work_dir.name.startswith(WORK_PREFIX):
             shutil.rmtree(self.work_dir, ignore_errors=True)
         self.forget()
-
-
-def state_folder() -> Path:
-    """The user's own folder for state files; ``TSBATCH_STATE_DIR`` names another one."""
-    if chosen := os.environ.get("TSBATCH_STATE_DIR"):
-        return Path(chosen)
-    if runtime := os.environ.get("XDG_RUNTIME_DIR"):
-        return Path(runtime) / "tsbatch"
-    if os.name == "nt":
-        return Path(os.environ.get("LOCALAPPDATA", str(Path.home()))) / "tsbatch" / "state"
-    return Path(os.environ.get("XDG_STATE_HOME", str(Path.home() / ".local" / "state"))) / "tsbatch"
 
 
 def state_file(name: str) -> Path:

@@ -11,8 +11,8 @@ import subprocess
 import sys
 import threading
 
+from tsbatch.errors import ServerError
 from tsbatch.ops import instance as instances
-from tsbatch.ops.failure import ServerError
 from tsbatch.ops.instance import Instance
 from tsbatch.ops.processes import ProcessRef, apart
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tsbatch.ops.check import remembered
-from tsbatch.ops.failure import LoadFailed
+from tsbatch.errors import LoadFailed
+from tsbatch.ops import load_times
 from tsbatch.ops.remedies import remedy
 from tsbatch.ops.worker_log import Reason
 
@@ -37,7 +37,7 @@ def too_slow(timeout: int, archive: Path | None) -> tuple[str, str]:
 
     With what ``tsbatch check`` measured of this archive, when it did.
     """
-    measured = remembered.recall(archive) if archive is not None else None
+    measured = load_times.recall(archive) if archive is not None else None
     where = "in model-config.yaml (tsbatch package --startup-timeout)"
     if measured is None:
         check = f"tsbatch check {archive or 'ARCHIVE'} measures what it needs"

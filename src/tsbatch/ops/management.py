@@ -18,9 +18,8 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 
-from tsbatch.errors import TsbatchError, UsageError
+from tsbatch.errors import ServerError, TsbatchError, UsageError
 from tsbatch.ops.answers import is_stumble, is_token_error, message_of
-from tsbatch.ops.failure import ServerError
 from tsbatch.ops.load_failure import load_failed
 from tsbatch.ops.tokens import FixedToken, TokenSource
 from tsbatch.ops.worker_log import Reason, WorkerLog

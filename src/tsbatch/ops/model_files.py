@@ -10,6 +10,7 @@ from tsbatch.errors import UsageError
 from tsbatch.models.kinds import STATE_DICTS
 from tsbatch.ops import model_folder
 from tsbatch.ops.tasks import needs
+from tsbatch.ops.transformers_folder import check_transformers
 
 
 def model_files(model: Path | None, task: str | None) -> tuple[dict[str, Path], list[str]]:
@@ -31,7 +32,7 @@ def model_files(model: Path | None, task: str | None) -> tuple[dict[str, Path], 
     if not files:
         raise UsageError(f"--model {model}: the folder is empty; expected the model's files")
     if task:
-        model_folder.check_transformers(model, files, task)
+        check_transformers(model, files, task)
     return files, [name for name in found if name not in files]
 
 

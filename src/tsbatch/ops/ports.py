@@ -6,7 +6,7 @@ import os
 import random
 import socket
 
-from tsbatch.ops.failure import ServerError
+from tsbatch.errors import ServerError
 
 LOWEST, HIGHEST = 20_000, 32_000
 """Below the ports that outgoing connections get (Linux from 32768, others from 49152), which come and go."""

@@ -22,10 +22,9 @@ from typing import Any
 
 import psutil
 
-from tsbatch.errors import TsbatchError, UsageError
+from tsbatch.errors import ServerError, TsbatchError, UsageError
 from tsbatch.ops import model_folder, registration
 from tsbatch.ops.appearing import try_lock
-from tsbatch.ops.failure import ServerError
 from tsbatch.ops.in_flight import drain, pinned
 from tsbatch.ops.instance import DEFAULT_NAME, Instance
 from tsbatch.ops.management import Management, ModelNotFound, ModelVersion

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tsbatch.errors import TsbatchError, UsageError
+from tsbatch.errors import LoadFailed, ServerError, TsbatchError, UsageError
 from tsbatch.ops.console import say
-from tsbatch.ops.failure import LoadFailed, ServerError
 from tsbatch.ops.instance import Instance
 from tsbatch.ops.load_failure import with_archive
 from tsbatch.ops.management import SECONDS_BETWEEN_LOOKS, Management, ModelVersion, Progress

@@ -14,20 +14,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from tsbatch.ops import instance as instances
-from tsbatch.ops.console import say
-from tsbatch.ops.failure import ServerError
+from tsbatch.errors import ServerError
 from tsbatch.ops.instance import DEFAULT_NAME, Instance
 from tsbatch.ops.keeper import Keeper, spawn
 from tsbatch.ops.management import Management, Progress
 from tsbatch.ops.start import Start
 from tsbatch.ops.tokens import TokenType
-from tsbatch.ops.tuning.restore import offer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Server", "ServerError", "reach"]
+__all__ = ["Server", "ServerError"]
 
 PORT_TAKEN = "Failed to bind to address"
 """What Java says when somebody took a port that was free when it was chosen."""
@@ -190,23 +187,3 @@ class Server:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-
-
-def reach(name: str, *, tell: Progress = say) -> Instance:
-    """The running instance with this name, its tokens fresh and somebody there to keep them so.
-
-    Args:
-        name: the instance.
-        tell: told in a line when a tuner was killed and left its own settings behind.
-
-    Raises:
-        UsageError: when there is none.
-        ServerError: when it ended by itself, or does not answer.
-    """
-    instance = instances.find(name)
-    if left := offer(instance):
-        tell(left)
-    if not instance.owner.running():
-        instance.keys.renew()
-        instance = instance.detach_to(spawn(name))
-    return instance

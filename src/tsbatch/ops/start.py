@@ -10,10 +10,9 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tsbatch.errors import UsageError
+from tsbatch.errors import LoadFailed, ServerError, UsageError
 from tsbatch.ops import instance as instances
 from tsbatch.ops import launch
-from tsbatch.ops.failure import LoadFailed, ServerError
 from tsbatch.ops.instance import WORK_PREFIX, Instance
 from tsbatch.ops.java import find_java
 from tsbatch.ops.keeper import Keeper

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -24,7 +23,8 @@ from typing import Any, Literal, Protocol
 
 import httpx
 
-from tsbatch.ops.failure import ServerError
+from tsbatch.errors import ServerError
+from tsbatch.ops.state_directory import write_private
 
 TokenType = Literal["inference", "management"]
 TYPES: tuple[TokenType, ...] = ("inference", "management")
@@ -144,13 +144,3 @@ def expiry(text: str) -> float:
     whole, _, fraction = text.rstrip("Z").partition(".")
     moment = datetime.fromisoformat(whole).replace(tzinfo=timezone.utc).timestamp()
     return moment + float(f"0.{fraction or 0}")
-
-
-def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner can read, all of it or nothing."""
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    new.unlink(missing_ok=True)
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-    new.replace(path)

@@ -103,7 +103,7 @@ class ImageClassificationHandler(ImageHandler):
         Raises:
             NotSupported: engine or model has no gradients, or Captum is missing.
         """
-        return explain_pixels(self, items, self.preprocess(items))
+        return explain_pixels(self, self.names, items, self.preprocess(items))
 
     def describe_handle(self) -> dict[str, Any]:
         """What the task takes and gives, and how this model is set."""

@@ -116,7 +116,7 @@ class TextClassificationHandler(SequenceClassificationHandler):
         Raises:
             NotSupported: this engine or model cannot, or Captum is missing.
         """
-        return explain_tokens(self, items, self.preprocess(items))
+        return explain_tokens(self, self.names, items, self.preprocess(items))
 
     def describe_handle(self) -> dict[str, Any]:
         """What the task takes and gives, explanations among it, and how this model is set."""

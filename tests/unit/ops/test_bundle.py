@@ -10,8 +10,9 @@ import pytest
 from tsbatch import _bundled
 from tsbatch.errors import LoadError, UsageError
 from tsbatch.ops import bundle as module
-from tsbatch.ops.archive import Archive, plan
+from tsbatch.ops.archive import plan
 from tsbatch.ops.bundle import NEEDED, SERVERS_OWN, with_bundle
+from tsbatch.ops.planned_archive import Archive
 from tsbatch.workplace import Workplace
 
 if sys.version_info >= (3, 11):

@@ -16,8 +16,7 @@ import pytest
 
 from tests.unit.ray.replica_side import handler_archive
 from tsbatch.cli import main
-from tsbatch.errors import UsageError
-from tsbatch.ops.failure import LoadFailed, ServerError
+from tsbatch.errors import LoadFailed, ServerError, UsageError
 from tsbatch.ops.ray import cluster, local, serving
 from tsbatch.ops.ray.cluster import Cluster
 from tsbatch.ops.ray.serving import Deployed, Http, reason_in

@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
+from tsbatch.errors import ServerError
 from tsbatch.ops import in_flight
-from tsbatch.ops.failure import ServerError
 from tsbatch.ops.in_flight import InFlight, drain, pinned
 from tsbatch.ops.management import ModelVersion
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from tsbatch.errors import UsageError
+from tsbatch.errors import ServerError, UsageError
 from tsbatch.ops import instance as instances
-from tsbatch.ops.failure import ServerError
 from tsbatch.ops.instance import Instance
 from tsbatch.ops.processes import MARK, ProcessRef
+from tsbatch.ops.state_directory import state_folder
 
 
 @pytest.fixture(autouse=True)
@@ -120,10 +120,10 @@ def test_state_files_that_cannot_be_read(states, text, message):
 def test_where_state_files_lie(monkeypatch, tmp_path):
     monkeypatch.delenv("TSBATCH_STATE_DIR")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    assert instances.state_folder() == tmp_path / "tsbatch"
+    assert state_folder() == tmp_path / "tsbatch"
     monkeypatch.delenv("XDG_RUNTIME_DIR")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    assert instances.state_folder() == tmp_path / "state" / "tsbatch"
+    assert state_folder() == tmp_path / "state" / "tsbatch"
 
 
 def test_the_file_says_its_schema_and_no_token(instance, states):

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from tsbatch.ops.check.advice import startup_timeout
-from tsbatch.ops.check.remembered import remember
 from tsbatch.ops.load_failure import load_failed, with_archive
+from tsbatch.ops.load_times import remember
 from tsbatch.ops.worker_log import Reason
 
 SLOW = Reason("loading took longer than its startupTimeout", timed_out=True)
@@ -36,13 +36,13 @@ def test_a_time_out_names_a_value_that_is_enough(archive, timeout, value):
 
 
 def test_what_a_check_measured_is_said(archive):
-    remember(archive, 183.0, startup_timeout(183.0))
+    remember(archive, 183.0, startup_timeout(183.0).value)
     failure = with_archive(load_failed("m 1.0", SLOW, {"startupTimeout": 120}), archive, "it is not registered")
     assert "loading took over 120 s (startupTimeout); in-process it took 183 s" in str(failure)
     assert "set startupTimeout to at least 280" in str(failure)
 
 
 def test_a_measurement_on_a_faster_day_never_asks_for_less_than_there_was(archive):
-    remember(archive, 1.0, startup_timeout(1.0))
+    remember(archive, 1.0, startup_timeout(1.0).value)
     failure = with_archive(load_failed("m 1.0", SLOW, {"startupTimeout": 60}), archive, "")
     assert "at least 70" in str(failure)

@@ -9,10 +9,9 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from tsbatch.errors import UsageError
+from tsbatch.errors import ServerError, UsageError
 from tsbatch.ops import management as module
 from tsbatch.ops import registration
-from tsbatch.ops.failure import ServerError
 from tsbatch.ops.management import Management, ModelNotFound, ModelVersion, models_of, path_of, summary
 from tsbatch.ops.tokens import FixedToken
 from tsbatch.ops.worker_log import Reason, WorkerLog

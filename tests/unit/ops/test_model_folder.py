@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from tsbatch.errors import UsageError
-from tsbatch.ops.model_folder import check_transformers, clutter, not_needed, pickled, walk, weight_bytes
+from tsbatch.ops.model_folder import clutter, not_needed, pickled, walk, weight_bytes
+from tsbatch.ops.transformers_folder import check_transformers
 
 
 def make(folder, *names):

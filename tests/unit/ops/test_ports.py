@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
+from tsbatch.errors import ServerError
 from tsbatch.ops import ports
-from tsbatch.ops.failure import ServerError
 
 
 def test_ports_are_different_and_free():

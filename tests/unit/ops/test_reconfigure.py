@@ -14,10 +14,9 @@ import pytest
 import yaml
 
 from tsbatch.cli import main
-from tsbatch.errors import UsageError
+from tsbatch.errors import ServerError, UsageError
 from tsbatch.ops import reconfigure as module
 from tsbatch.ops.archive import plan, write
-from tsbatch.ops.failure import ServerError
 from tsbatch.ops.management import ModelNotFound, ModelVersion
 from tsbatch.ops.reconfigure import link_files, next_version, reconfigure
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tsbatch.errors import ServerError
 from tsbatch.ops import registration
-from tsbatch.ops.failure import ServerError
 
 
 def described(version):

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from tsbatch.errors import ServerError
 from tsbatch.ops import server
-from tsbatch.ops.failure import ServerError
 from tsbatch.ops.server import Server
 
 TAKEN = "TorchServe ended while starting: java.io.IOException: Failed to bind to address: http://127.0.0.1:27157"

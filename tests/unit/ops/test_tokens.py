@@ -8,8 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from tsbatch.errors import ServerError
 from tsbatch.ops import tokens
-from tsbatch.ops.failure import ServerError
 from tsbatch.ops.tokens import FixedToken, KeyFile
 
 

@@ -12,7 +12,8 @@ import psutil
 
 from tsbatch.cores import usable_cores
 from tsbatch.errors import LoadError
-from tsbatch.ops.check import advice, remembered
+from tsbatch.ops import load_times
+from tsbatch.ops.check import advice
 from tsbatch.ops.check.memory import Memory, available
 from tsbatch.ops.check.phases import ORDER
 from tsbatch.ops.check.process import Event, WorkerProcess, started
@@ -72,7 +73,7 @@ def check(
     if source.path.is_file() and _state(source.path) == state:
         report.sha256 = sha256(source.path)
     if report.startup_timeout is not None:
-        remembered.remember(source.path, report.load_seconds, report.startup_timeout)
+        load_times.remember(source.path, report.load_seconds, report.startup_timeout.value)
     return report
 
 

@@ -15,12 +15,11 @@ from typing import Final
 
 import httpx
 
-from tsbatch.errors import UsageError
+from tsbatch.errors import ServerError, UsageError
 from tsbatch.ops.diagnosis.diagnosis import Diagnosis, concluded
 from tsbatch.ops.diagnosis.evidence import Evidence
 from tsbatch.ops.diagnosis.known import Known
 from tsbatch.ops.diagnosis.split import PARTS, Part, Split
-from tsbatch.ops.failure import ServerError
 from tsbatch.ops.measure.samples import STAGES
 
 SAMPLE: Final = re.compile(r"(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>.*)\})? (?P<value>\S+)(?: \S+)?")

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Final
 
-from tsbatch.errors import UsageError
-from tsbatch.ops.failure import ServerError
+from tsbatch.errors import ServerError, UsageError
 from tsbatch.ops.measure.arrivals import Arrivals
 from tsbatch.ops.measure.data import Body
 from tsbatch.ops.measure.ledger import Ledger, Progress, reason_of

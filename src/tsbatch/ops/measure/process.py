@@ -10,7 +10,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Final
 
-from tsbatch.ops.failure import ServerError
+from tsbatch.errors import ServerError
 from tsbatch.ops.measure.arrivals import punctual_loop
 from tsbatch.ops.measure.ledger import Progress
 from tsbatch.ops.measure.load import Generator, Load, Outcome

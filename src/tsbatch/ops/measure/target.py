@@ -17,11 +17,11 @@ import psutil
 from tsbatch._version import __version__
 from tsbatch.cores import usable_cores
 from tsbatch.errors import UsageError
+from tsbatch.ops.connection import reach
 from tsbatch.ops.instance import DEFAULT_NAME, Instance
 from tsbatch.ops.management import Management, ready_workers
 from tsbatch.ops.measure.wire import Address
 from tsbatch.ops.origins import origins
-from tsbatch.ops.server import reach
 from tsbatch.ops.tokens import FixedToken, TokenSource
 
 SETTINGS: Final = ("batchSize", "maxBatchDelay", "minWorkers", "maxWorkers", "responseTimeout", "startupTimeout")

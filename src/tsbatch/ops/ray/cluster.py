@@ -11,8 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tsbatch.errors import UsageError
-from tsbatch.ops.failure import ServerError
+from tsbatch.errors import ServerError, UsageError
 from tsbatch.ops.ray import local
 
 AUTO: Final = "auto"

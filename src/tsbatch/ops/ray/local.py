@@ -21,11 +21,10 @@ from typing import Final
 
 import psutil
 
-from tsbatch.ops.failure import ServerError
-from tsbatch.ops.instance import state_folder
+from tsbatch.errors import ServerError
 from tsbatch.ops.ports import free_ports
 from tsbatch.ops.processes import MARK, ProcessRef, apart, end_marked
-from tsbatch.ops.tokens import write_private
+from tsbatch.ops.state_directory import state_folder, write_private
 from tsbatch.ray import haproxy
 
 SECONDS_TO_START: Final = 60

@@ -12,8 +12,7 @@ from typing import Any, Final
 
 import httpx
 
-from tsbatch.errors import UsageError
-from tsbatch.ops.failure import LoadFailed, ServerError
+from tsbatch.errors import LoadFailed, ServerError, UsageError
 from tsbatch.ops.ports import is_free
 from tsbatch.ray.archives import Source
 from tsbatch.ray.haproxy import SWITCH

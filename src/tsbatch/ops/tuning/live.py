@@ -9,9 +9,8 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from tsbatch.errors import TsbatchError, UsageError
+from tsbatch.errors import ServerError, TsbatchError, UsageError
 from tsbatch.ops.console import say
-from tsbatch.ops.failure import ServerError
 from tsbatch.ops.in_flight import pinned
 from tsbatch.ops.instance import Instance
 from tsbatch.ops.management import Management, ModelVersion

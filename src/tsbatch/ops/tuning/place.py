@@ -14,9 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
+from tsbatch.errors import LoadFailed, ServerError
 from tsbatch.ops import registration
 from tsbatch.ops.effective import read_yaml_values
-from tsbatch.ops.failure import LoadFailed, ServerError
 from tsbatch.ops.instance import Instance
 from tsbatch.ops.launch import CONFIG_FILE
 from tsbatch.ops.management import Management

@@ -14,16 +14,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tsbatch.errors import TsbatchError, UsageError
+from tsbatch.errors import ServerError, TsbatchError, UsageError
 from tsbatch.ops import registration
-from tsbatch.ops.failure import ServerError
 from tsbatch.ops.in_flight import drain
-from tsbatch.ops.instance import Instance, own_process, state_file, state_folder
+from tsbatch.ops.instance import Instance, own_process, state_file
 from tsbatch.ops.management import Management, ModelNotFound, ModelVersion
 from tsbatch.ops.processes import ProcessRef
 from tsbatch.ops.reconfigure import REVISION, changing, exchange
 from tsbatch.ops.room import lack_for_more, lack_of_room
-from tsbatch.ops.tokens import write_private
+from tsbatch.ops.state_directory import state_folder, write_private
 
 SCHEMA = 1
 SUFFIX = ".tuning"

@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from tsbatch.errors import UsageError
+from tsbatch.errors import ServerError, UsageError
 from tsbatch.ops import gpus
 from tsbatch.ops.diagnosis.known import Known
 from tsbatch.ops.diagnosis.running import known_of
 from tsbatch.ops.diagnosis.sources import known_of_result
-from tsbatch.ops.failure import ServerError
 from tsbatch.ops.instance import Instance
 from tsbatch.ops.measure.arrivals import Arrivals
 from tsbatch.ops.measure.data import Body

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from tsbatch.errors import UsageError
+from tsbatch.ops.connection import reach
 from tsbatch.ops.console import say
 from tsbatch.ops.manifest import MANIFEST_NAME
 from tsbatch.ops.mar_file import sha256
 from tsbatch.ops.model_config import CONFIG_NAME, DEFAULTS, dump
 from tsbatch.ops.model_folder import walk
 from tsbatch.ops.report.page import save
-from tsbatch.ops.server import reach
 from tsbatch.ops.tuning.history import History, Hypothesis
 from tsbatch.ops.tuning.journal import LOG, Journal, Log, Written
 from tsbatch.ops.tuning.knobs import Knobs, Space, space_around

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, Protocol
 
-from tsbatch.ops.failure import ServerError
+from tsbatch.errors import ServerError
 from tsbatch.ops.tuning.history import History, Hypothesis, Judgement, Step
 from tsbatch.ops.tuning.knobs import Knobs
 from tsbatch.ops.tuning.noise import MOST_PAIRS, START_RUNS, doubtful, judge

@@ -15,7 +15,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from pydantic import Field
 from tsbatch.errors import NotSupported, RequestError, Unprocessable
 from tsbatch.request import Item
 from tsbatch.tasks.images.decoding import Image
-from tsbatch.tasks.images.handler import Group, Picture
+from tsbatch.tasks.images.handler import Group, ImageHandler, Picture
 from tsbatch.tasks.shared.explaining import (
     ExplainingParameters,
     check_explains,
@@ -33,9 +33,6 @@ from tsbatch.tasks.shared.explaining import (
     integrated_gradients,
     share_passes,
 )
-
-if TYPE_CHECKING:
-    from tsbatch.tasks.image_classification import ImageClassificationHandler
 
 EXPLANATION_SCHEMA: Final[Mapping[str, Any]] = {
     "type": "object",
@@ -66,12 +63,13 @@ class PixelExplainingParameters(ExplainingParameters):
 
 
 def explain_pixels(
-    handler: ImageClassificationHandler, items: Sequence[Item], pictures: Sequence[Picture | RequestError]
+    handler: ImageHandler, names: Sequence[str], items: Sequence[Item], pictures: Sequence[Picture | RequestError]
 ) -> list[Any]:
     """The explanation of each item, or the error in its place.
 
     Args:
-        handler: a loaded handler.
+        handler: a loaded handler of a classifier.
+        names: the names of its classes.
         items: what to explain.
         pictures: what ``preprocess`` made of them.
 
@@ -87,27 +85,27 @@ def explain_pixels(
         alike = [ready[member] for member in members]
         for group in handler.collate([results[place] for place in alike]):
             places = [alike[place] for place in group.places]
-            told = _explain(handler, [items[place] for place in places], group)
+            told = _explain(handler, names, [items[place] for place in places], group)
             for place, answer in zip(places, told, strict=True):
                 results[place] = answer
     return results
 
 
-def _explain(handler: ImageClassificationHandler, items: Sequence[Item], group: Group) -> list[Any]:
+def _explain(handler: ImageHandler, names: Sequence[str], items: Sequence[Item], group: Group) -> list[Any]:
     """Explanations of images of one shape and one number of steps."""
     inputs = handler.finished(group)
     [black_group] = handler.collate([_black(handler, item.state) for item in items])
     black = handler.finished(black_group)
-    names = [name for name in inputs if name != "pixel_values"]
+    others = [name for name in inputs if name != "pixel_values"]
 
     def forward(pixels: torch.Tensor, *context: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = handler.forward({"pixel_values": pixels, **dict(zip(names, context, strict=True))})
+        logits: torch.Tensor = handler.forward({"pixel_values": pixels, **dict(zip(others, context, strict=True))})
         return logits
 
-    context = tuple(inputs[name] for name in names)
+    context = tuple(inputs[name] for name in others)
     with torch.no_grad():
         logits = forward(inputs["pixel_values"], *context)
-    classes = [find_class(item.parameters.target, handler.names, row) for item, row in zip(items, logits, strict=True)]
+    classes = [find_class(item.parameters.target, names, row) for item, row in zip(items, logits, strict=True)]
     told = integrated_gradients(
         forward,
         inputs["pixel_values"],
@@ -122,7 +120,7 @@ def _explain(handler: ImageClassificationHandler, items: Sequence[Item], group: 
         found
         if isinstance(found, Unprocessable)
         else {
-            "label": handler.names[found],
+            "label": names[found],
             "logit": logit,
             "baseline": baseline,
             "delta": delta,
@@ -133,7 +131,7 @@ def _explain(handler: ImageClassificationHandler, items: Sequence[Item], group: 
     ]
 
 
-def _black(handler: ImageClassificationHandler, size: tuple[int, int]) -> Picture:
+def _black(handler: ImageHandler, size: tuple[int, int]) -> Picture:
     return Picture(handler.steps.arrays(Image.new("RGB", (size[1], size[0]))), size)
 
 

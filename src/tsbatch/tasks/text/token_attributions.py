@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
@@ -30,9 +30,6 @@ from tsbatch.tasks.shared.explaining import (
 )
 from tsbatch.tasks.text.handler import TextHandler
 from tsbatch.tasks.text.tokens import Tokens
-
-if TYPE_CHECKING:
-    from tsbatch.tasks.text_classification import TextClassificationHandler
 
 PARTS: Final = ("text", "text_pair")
 _TOKEN: Final[Mapping[str, Any]] = {
@@ -59,12 +56,13 @@ EXPLANATION_SCHEMA: Final[Mapping[str, Any]] = {
 
 
 def explain_tokens(
-    handler: TextClassificationHandler, items: Sequence[Item], features: Sequence[Tokens | Unprocessable]
+    handler: TextHandler, names: Sequence[str], items: Sequence[Item], features: Sequence[Tokens | Unprocessable]
 ) -> list[Any]:
     """The explanation of each item, or the error in its place.
 
     Args:
-        handler: a loaded handler.
+        handler: a loaded handler of a classifier.
+        names: the names of its classes.
         items: what to explain; ``value`` is a text, or a tuple of a text and its pair.
         features: their tokens, or errors, which are passed through.
 
@@ -81,13 +79,15 @@ def explain_tokens(
     with unpacked:
         for group in share_passes([items[place].parameters.n_steps for place in ready]):
             places = [ready[member] for member in group]
-            told = _explain(handler, [items[place] for place in places], [results[place] for place in places])
+            told = _explain(handler, names, [items[place] for place in places], [results[place] for place in places])
             for place, answer in zip(places, told, strict=True):
                 results[place] = answer
     return results
 
 
-def _explain(handler: TextClassificationHandler, items: Sequence[Item], features: Sequence[Tokens]) -> list[Any]:
+def _explain(
+    handler: TextHandler, names: Sequence[str], items: Sequence[Item], features: Sequence[Tokens]
+) -> list[Any]:
     """Explanations of items that share their passes."""
     batch = to_device(TextHandler.collate(handler, features), handler.device)
     ids = batch["input_ids"]
@@ -105,7 +105,7 @@ def _explain(handler: TextClassificationHandler, items: Sequence[Item], features
     embeddings, context = table(ids), tuple(batch.values())
     with torch.no_grad():
         logits = forward(embeddings, *context)
-    classes = [find_class(item.parameters.target, handler.names, row) for item, row in zip(items, logits, strict=True)]
+    classes = [find_class(item.parameters.target, names, row) for item, row in zip(items, logits, strict=True)]
     told = integrated_gradients(
         forward,
         embeddings,
@@ -120,7 +120,7 @@ def _explain(handler: TextClassificationHandler, items: Sequence[Item], features
         found
         if isinstance(found, Unprocessable)
         else {
-            "label": handler.names[found],
+            "label": names[found],
             "logit": logit,
             "baseline": baseline,
             "delta": delta,
@@ -137,7 +137,7 @@ class _Written:
         places: where they are among the tokens.
     """
 
-    def __init__(self, handler: TextClassificationHandler, item: Item) -> None:
+    def __init__(self, handler: TextHandler, item: Item) -> None:
         text, pair = item.value if isinstance(item.value, tuple) else (item.value, None)
         encoded = handler.tokenizer(
             text, pair, truncation=True, max_length=handler.token_limit(), return_offsets_mapping=True, verbose=False
@@ -161,7 +161,7 @@ class _Written:
         ]
 
 
-def _embedding_table(handler: TextClassificationHandler) -> torch.nn.Module:
+def _embedding_table(handler: TextHandler) -> torch.nn.Module:
     try:
         table: torch.nn.Module = handler.model.get_input_embeddings()
     except NotImplementedError:

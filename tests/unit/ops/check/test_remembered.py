@@ -5,10 +5,10 @@ import os
 import pytest
 
 from tsbatch.ops import instance as instances
-from tsbatch.ops.check.advice import Advice
-from tsbatch.ops.check.remembered import MOST, recall, remember
+from tsbatch.ops.load_times import MOST, recall, remember
+from tsbatch.ops.state_directory import state_folder
 
-ENOUGH = Advice(280, "measured")
+ENOUGH = 280
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def test_what_was_measured_is_known_until_the_archive_changes(archive, tmp_path)
 def test_it_is_no_server(archive):
     remember(archive, 1.0, ENOUGH)
     assert instances.names() == []
-    (file,) = instances.state_folder().iterdir()
+    (file,) = state_folder().iterdir()
     assert file.stat().st_mode & 0o077 == 0
 
 

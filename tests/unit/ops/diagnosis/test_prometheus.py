@@ -5,11 +5,10 @@ import threading
 
 import pytest
 
-from tsbatch.errors import UsageError
+from tsbatch.errors import ServerError, UsageError
 from tsbatch.ops.diagnosis.known import Known
 from tsbatch.ops.diagnosis.prometheus import MEANS_ONLY, NOT_APART, Scrape, between, from_prometheus, parse
 from tsbatch.ops.diagnosis.regimes import Regime
-from tsbatch.ops.failure import ServerError
 
 # Of a real TorchServe 0.12.0, cut.
 REAL = """\

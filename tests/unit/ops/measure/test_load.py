@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from tests.unit.ops.measure.support import OK, read_request, serving
-from tsbatch.errors import UsageError
-from tsbatch.ops.failure import ServerError
+from tsbatch.errors import ServerError, UsageError
 from tsbatch.ops.measure.arrivals import Arrivals, punctual_loop
 from tsbatch.ops.measure.data import JSON, Body
 from tsbatch.ops.measure.load import Generator, Load

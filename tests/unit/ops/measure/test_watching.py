@@ -15,8 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.unit.ops.fake_gpus import stand_in
-from tsbatch.errors import UsageError
-from tsbatch.ops.failure import ServerError
+from tsbatch.errors import ServerError, UsageError
 from tsbatch.ops.management import Management
 from tsbatch.ops.measure import process, target
 from tsbatch.ops.measure.arrivals import Arrivals

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.ops.tuning.made_up import START, Listed, MadeUp
-from tsbatch.errors import UsageError
-from tsbatch.ops.failure import ServerError
+from tsbatch.errors import ServerError, UsageError
 from tsbatch.ops.simulation.service_time import parse
 from tsbatch.ops.tuning.journal import Journal, Log, Written, read_lines, step_text
 from tsbatch.ops.tuning.objective import Goal

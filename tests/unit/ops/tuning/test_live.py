@@ -9,8 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.unit.ops.tuning.made_up import observation
-from tsbatch.errors import UsageError
-from tsbatch.ops.failure import ServerError
+from tsbatch.errors import ServerError, UsageError
 from tsbatch.ops.instance import own_process
 from tsbatch.ops.processes import ProcessRef
 from tsbatch.ops.reconfigure import changing

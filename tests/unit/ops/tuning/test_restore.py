@@ -11,10 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from tsbatch.errors import UsageError
+from tsbatch.errors import ServerError, UsageError
+from tsbatch.ops import connection
 from tsbatch.ops import instance as instances
-from tsbatch.ops import server
-from tsbatch.ops.failure import ServerError
 from tsbatch.ops.instance import own_process
 from tsbatch.ops.management import ModelNotFound
 from tsbatch.ops.processes import ProcessRef
@@ -328,11 +327,11 @@ def test_the_next_command_on_the_server_offers_it_in_one_line(management, instan
     monkeypatch.setattr(instances, "find", lambda name: instance)
     restore.remember(instance, before(management, instance, tuner=GONE))
     said = []
-    assert server.reach("default", tell=said.append) is instance
+    assert connection.reach("default", tell=said.append) is instance
     (line,) = said
     assert line.endswith("run: tsbatch tune --restore")
     assert "a tuning of embed was killed; to put back workers 2, batchSize 8, maxBatchDelay 50" in line
     restore.forget(instance)
     said.clear()
-    server.reach("default", tell=said.append)
+    connection.reach("default", tell=said.append)
     assert said == []

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tests.unit.ops.tuning.made_up import START, Listed, MadeUp
-from tsbatch.ops.failure import ServerError
+from tsbatch.errors import ServerError
 from tsbatch.ops.tuning.conclusion import conclusion
 from tsbatch.ops.tuning.journal import Log
 from tsbatch.ops.tuning.knobs import Knobs

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tsbatch.ops.check.advice import Advice
+from tsbatch.ops.state_directory import state_folder, write_private
 
 SCHEMA = 1
 FILE = "load-times"
@@ -17,13 +17,13 @@ FILE = "load-times"
 MOST = 200
 
 
-def remember(archive: Path, seconds: float, advice: Advice) -> None:
+def remember(archive: Path, seconds: float, startup_timeout: int) -> None:
     """Note what a check measured; an unwritable folder is no reason to fail a check."""
-    known = {**_known(), _key(archive): {"seconds": seconds, "startup_timeout": advice.value}}
+    known = {**_known(), _key(archive): {"seconds": seconds, "startup_timeout": startup_timeout}}
     newest = dict(list(known.items())[-MOST:])
     try:
-        _file().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _write(json.dumps({"schema": SCHEMA, "archives": newest}, indent=2) + "\n")
+        state_folder().mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_private(state_folder() / FILE, json.dumps({"schema": SCHEMA, "archives": newest}, indent=2) + "\n")
     except OSError:
         return
 
@@ -44,20 +44,7 @@ def _key(archive: Path) -> str:
 
 def _known() -> dict[str, Any]:
     try:
-        known: dict[str, Any] = json.loads(_file().read_text(encoding="utf-8"))["archives"]
+        known: dict[str, Any] = json.loads((state_folder() / FILE).read_text(encoding="utf-8"))["archives"]
     except (OSError, ValueError, KeyError, TypeError):
         return {}
     return known
-
-
-def _file() -> Path:
-    # Not at the top: the modules of the server commands import this one.
-    from tsbatch.ops.instance import state_folder
-
-    return state_folder() / FILE
-
-
-def _write(text: str) -> None:
-    from tsbatch.ops.tokens import write_private
-
-    write_private(_file(), text)
