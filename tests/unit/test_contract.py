@@ -10,7 +10,7 @@ from tsbatch.handler import BatchHandler
 
 
 def checked(**methods):
-    check_contract(type("Mine", (BatchHandler,), methods)())
+    check_contract(type("Mine", (BatchHandler,), methods)(), BatchHandler)
 
 
 def test_the_stages_as_they_are_and_as_people_write_them():
