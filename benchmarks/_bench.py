@@ -18,9 +18,9 @@ import psutil
 from _systems import System
 from _tables import Say
 
-from tsbatch.ops.registration import register
-from tsbatch.ops.server import Server
-from tsbatch.ops.signals import end_on_signals
+from tsbatch.operations.registration import register
+from tsbatch.serving.server import Server
+from tsbatch.system.signals import end_on_signals
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -14,9 +14,9 @@ from typing import Any, Final
 from _systems import HANDLERS, model_dir
 from _tables import Say
 
-from tsbatch.ops.archive import package
-from tsbatch.ops.mar_file import Format
-from tsbatch.ops.model_config import ModelConfig
+from tsbatch.archive.model_config import ModelConfig
+from tsbatch.archive.writer import Format
+from tsbatch.packaging.builder import package
 
 LARGE: Final = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
 """BERT-large: 335 million weights."""

@@ -19,8 +19,8 @@ from typing import Any, Final, Literal
 import httpx
 from _systems import model_dir
 
-from tsbatch.ops.ports import free_ports
-from tsbatch.ops.processes import MARK, apart, end_marked
+from tsbatch.system.ports import free_ports
+from tsbatch.system.processes import MARK, apart, end_marked
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 APPS: Final = Path(__file__).resolve().parent / "peer_apps"

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tsbatch.ops.ports import free_ports
-from tsbatch.ops.processes import end_marked
-from tsbatch.ops.signals import end_on_signals
+from tsbatch.system.ports import free_ports
+from tsbatch.system.processes import end_marked
+from tsbatch.system.signals import end_on_signals
 
 NAME: Final = "model"
 PATH: Final = f"/predictions/{NAME}"

@@ -8,16 +8,16 @@ from typing import Final
 
 import numpy as np
 
-from tsbatch.ops.diagnosis.known import Known
-from tsbatch.ops.measure.result import BenchResult, Run
-from tsbatch.ops.simulation.fitting import of_bench
-from tsbatch.ops.simulation.rules import Overhead
-from tsbatch.ops.simulation.service_time import ServiceTime, log_normal
-from tsbatch.ops.simulation.simulator import simulate
-from tsbatch.ops.tuning.knobs import Knobs, Space
-from tsbatch.ops.tuning.objective import Figures
-from tsbatch.ops.tuning.observation import Observation, observe
-from tsbatch.ops.tuning.ranking import Traffic, figures_of, settings_of
+from tsbatch.bench.result_file import BenchResult, Run
+from tsbatch.diagnosis.model_facts import Known
+from tsbatch.simulation.batching_rules import Overhead
+from tsbatch.simulation.fitting import of_bench
+from tsbatch.simulation.service_time import ServiceTime, log_normal
+from tsbatch.simulation.simulator import simulate
+from tsbatch.tuning.objective import Figures
+from tsbatch.tuning.observation import Observation, observe
+from tsbatch.tuning.ranking import Traffic, figures_of, settings_of
+from tsbatch.tuning.search_space import Knobs, Space
 
 QUEUE: Final = 100
 WORKER_MEMORY: Final = 200_000_000
@@ -35,7 +35,7 @@ CURVES: Final = {
 
 @dataclass
 class SimulatedServer:
-    """Something to tune; see :class:`tsbatch.ops.tuning.tuner.System`.
+    """Something to tune; see :class:`tsbatch.tuning.tuner.System`.
 
     Attributes:
         curve: ms by batch size.

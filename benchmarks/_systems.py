@@ -8,9 +8,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from tsbatch.ops.archive import package, plan, write
-from tsbatch.ops.engine_choice import with_engine
-from tsbatch.ops.model_config import ModelConfig
+from tsbatch.archive.model_config import ModelConfig
+from tsbatch.packaging.builder import package, plan, write
+from tsbatch.packaging.engine_selection import with_engine
 
 HANDLERS: Final = Path(__file__).resolve().parent / "handlers"
 Size = Literal["one", "small", "large"]

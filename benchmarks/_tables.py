@@ -24,7 +24,7 @@ def machine() -> dict[str, Any]:
     import torch
     import transformers
 
-    from tsbatch.resources import usable_cores
+    from tsbatch.worker.resources import usable_cores
 
     return {
         "cpu": _cpu_name(),

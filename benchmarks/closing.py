@@ -33,10 +33,10 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from tsbatch.ops.archive import package
-from tsbatch.ops.model_config import ModelConfig
-from tsbatch.ops.server import Server
-from tsbatch.ops.signals import end_on_signals
+from tsbatch.archive.model_config import ModelConfig
+from tsbatch.packaging.builder import package
+from tsbatch.serving.server import Server
+from tsbatch.system.signals import end_on_signals
 
 MODEL = "closing"
 HANDLER = '''

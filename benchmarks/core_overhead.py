@@ -26,9 +26,9 @@ import ts.context
 from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 
 import tsbatch
-from tsbatch.context import ModelContext
 from tsbatch.handler import BatchHandler
-from tsbatch.request import Item
+from tsbatch.protocol.request import Item
+from tsbatch.worker.context import ModelContext
 
 GOAL = 25.0
 """Microseconds a request, headers off."""

@@ -22,10 +22,10 @@ from _corpus import BLOCK, corpora, minilm_tokens
 from _systems import model_dir
 from _tables import deliver, figures_of, machine, options, table
 
-from tsbatch.ops.archive import plan
-from tsbatch.ops.engine_choice import Bench
-from tsbatch.ops.engine_trial import BOUND, HEADS, Trial, fastest
-from tsbatch.ops.model_config import ModelConfig
+from tsbatch.archive.model_config import ModelConfig
+from tsbatch.packaging.builder import plan
+from tsbatch.packaging.engine_selection import Bench
+from tsbatch.packaging.engine_trials import BOUND, HEADS, Trial, fastest
 
 BATCH: Final = 32
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "engines.md"

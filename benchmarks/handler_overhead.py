@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from tsbatch.ops.archive import package
-from tsbatch.ops.model_config import ModelConfig
-from tsbatch.ops.server import Server
-from tsbatch.ops.signals import end_on_signals
+from tsbatch.archive.model_config import ModelConfig
+from tsbatch.packaging.builder import package
+from tsbatch.serving.server import Server
+from tsbatch.system.signals import end_on_signals
 
 CONNECTIONS = 64
 BATCH_SIZE = 32

@@ -123,8 +123,8 @@ class Worker:
 
     def handler(self, mode: Mode) -> Any:
         """The handler of text-embedding that works in this mode."""
-        from tsbatch.context import ModelContext
         from tsbatch.tasks.text_embedding import TextEmbeddingHandler
+        from tsbatch.worker.context import ModelContext
 
         if mode not in self.handlers:
             config = {"tsbatch": {"threads": 1, "warmup": False, "batching": {"mode": mode}}}
@@ -188,7 +188,7 @@ def main(words: list[str]) -> int:
     if chosen.worker:
         Worker(chosen.worker).serve()
         return 0
-    from tsbatch.resources import usable_cores
+    from tsbatch.worker.resources import usable_cores
 
     ways = all_ways(usable_cores())
     rates: dict[Way, list[float]] = {way: [] for way in ways}

@@ -18,12 +18,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from tsbatch.ops.measure.arrivals import Arrivals
-from tsbatch.ops.measure.data import JSON, Body
-from tsbatch.ops.measure.load import Load
-from tsbatch.ops.measure.process import generate
-from tsbatch.ops.measure.statistics import percentiles
-from tsbatch.ops.measure.wire import Address
+from tsbatch.bench.generator_process import generate
+from tsbatch.bench.http_client import Address
+from tsbatch.bench.load_generator import Load
+from tsbatch.bench.request_bodies import JSON, Body
+from tsbatch.bench.send_times import Arrivals
+from tsbatch.bench.statistics import percentiles
 
 GOAL: Final = 3000.0
 """Requests a second on one core."""

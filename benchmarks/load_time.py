@@ -30,10 +30,10 @@ from _large_model import LARGE, NO_WEIGHTS, SMALL, WAYS, pack
 from _ratios import Spread, ratios, turn
 from _tables import Say, Target, deliver, figures_of, machine, options, table, teller
 
-from tsbatch.ops.model_source import ModelSource
-from tsbatch.ops.registration import scale
-from tsbatch.ops.server import Server
-from tsbatch.ops.signals import end_on_signals
+from tsbatch.archive.model_store import ModelSource
+from tsbatch.operations.registration import scale
+from tsbatch.serving.server import Server
+from tsbatch.system.signals import end_on_signals
 
 MEGABYTE: Final = 1_000_000
 PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "load-time.md"

@@ -27,7 +27,7 @@ from tsbatch import ModelContext, Request
 from tsbatch.batching.cost import PassCost
 from tsbatch.batching.planning import Bounds, plan
 from tsbatch.handler import BatchHandler
-from tsbatch.response import ListSink
+from tsbatch.protocol.reply import ListSink
 from tsbatch.tasks.text_embedding import TextEmbeddingHandler
 
 FIXED = 24.0

@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Final
 
-from tsbatch.ops.measure.arrivals import punctual_loop
+from tsbatch.bench.send_times import punctual_loop
 
 ANSWER: Final = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
 

@@ -30,8 +30,8 @@ from _ratios import Spread, ratios, turn
 from _systems import RECOMMENDED, model_dir
 from _tables import Say, Target, deliver, figures_of, machine, options, table, targets, teller
 
-from tsbatch.ops.signals import end_on_signals
-from tsbatch.resources import usable_cores
+from tsbatch.system.signals import end_on_signals
+from tsbatch.worker.resources import usable_cores
 
 COUNT: Final = 512
 PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "peers.md"

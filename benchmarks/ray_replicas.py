@@ -26,11 +26,11 @@ from _ray import PATH, on_ray
 from _tables import Say, Target, deliver, figures_of, machine, options, table, targets, teller
 from simulator_accuracy import HANDLER
 
-from tsbatch.ops.archive import package
-from tsbatch.ops.model_config import ModelConfig
-from tsbatch.ops.simulation.planning import capacity
-from tsbatch.ops.simulation.rules import Settings
-from tsbatch.ops.simulation.service_time import parse
+from tsbatch.archive.model_config import ModelConfig
+from tsbatch.packaging.builder import package
+from tsbatch.simulation.batching_rules import Settings
+from tsbatch.simulation.planner import capacity
+from tsbatch.simulation.service_time import parse
 
 PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "ray.md"
 BEGIN: Final = "<!-- measured by benchmarks/ray_replicas.py -->"

@@ -35,9 +35,9 @@ from _systems import RECOMMENDED, model_dir
 from _tables import Say, Target, deliver, figures_of, machine, options, table, targets, teller
 from peers import expected_vector
 
-from tsbatch.ops.ports import free_ports
 from tsbatch.ray import haproxy
-from tsbatch.resources import usable_cores
+from tsbatch.system.ports import free_ports
+from tsbatch.worker.resources import usable_cores
 
 COUNT: Final = 512
 PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "outgrow.md"

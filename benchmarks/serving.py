@@ -45,7 +45,7 @@ from _systems import (
 )
 from in_process import Way, Workers, packed_ways
 
-from tsbatch.resources import usable_cores
+from tsbatch.worker.resources import usable_cores
 
 COUNT: Final = 512
 PICTURE: Final = "![Requests per second of tsbatch and of three other handlers](serving.svg)"

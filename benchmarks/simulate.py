@@ -19,12 +19,12 @@ from typing import Any, Final
 from _ratios import Spread
 from _tables import Target, deliver, figures_of, machine, options, table
 
-from tsbatch.ops.measure.arrivals import Arrivals
-from tsbatch.ops.simulation.arrivals import Clients, take
-from tsbatch.ops.simulation.planning import capacity
-from tsbatch.ops.simulation.rules import Overhead, Settings
-from tsbatch.ops.simulation.service_time import ServiceTime, parse
-from tsbatch.ops.simulation.simulator import simulate
+from tsbatch.bench.send_times import Arrivals
+from tsbatch.simulation.batching_rules import Overhead, Settings
+from tsbatch.simulation.planner import capacity
+from tsbatch.simulation.service_time import ServiceTime, parse
+from tsbatch.simulation.simulator import simulate
+from tsbatch.simulation.workload import Clients, take
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "simulate.md"
 BEGIN: Final = "<!-- measured by benchmarks/simulate.py -->"

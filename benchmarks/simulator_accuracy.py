@@ -28,23 +28,23 @@ import numpy as np
 from _ratios import Spread
 from _tables import Say, Target, deliver, machine, options, table, targets, teller
 
-from tsbatch.ops.archive import package
-from tsbatch.ops.measure.arrivals import Arrivals, Kind
-from tsbatch.ops.measure.data import JSON, Body
-from tsbatch.ops.measure.load import Load
-from tsbatch.ops.measure.process import generate
-from tsbatch.ops.measure.result import BenchResult
-from tsbatch.ops.measure.run import Plan, bench
-from tsbatch.ops.measure.samples import Samples
-from tsbatch.ops.measure.target import find_target
-from tsbatch.ops.model_config import ModelConfig
-from tsbatch.ops.server import Server
-from tsbatch.ops.simulation.arrivals import take
-from tsbatch.ops.simulation.fitting import of_bench
-from tsbatch.ops.simulation.planning import capacity
-from tsbatch.ops.simulation.rules import Settings
-from tsbatch.ops.simulation.service_time import ServiceTime
-from tsbatch.ops.simulation.simulator import simulate
+from tsbatch.archive.model_config import ModelConfig
+from tsbatch.bench.generator_process import generate
+from tsbatch.bench.load_generator import Load
+from tsbatch.bench.request_bodies import JSON, Body
+from tsbatch.bench.request_table import Samples
+from tsbatch.bench.result_file import BenchResult
+from tsbatch.bench.run import Plan, bench
+from tsbatch.bench.send_times import Arrivals, Kind
+from tsbatch.bench.target import find_target
+from tsbatch.packaging.builder import package
+from tsbatch.serving.server import Server
+from tsbatch.simulation.batching_rules import Settings
+from tsbatch.simulation.fitting import of_bench
+from tsbatch.simulation.planner import capacity
+from tsbatch.simulation.service_time import ServiceTime
+from tsbatch.simulation.simulator import simulate
+from tsbatch.simulation.workload import take
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "simulate.md"
 BEGIN: Final = "<!-- measured by benchmarks/simulator_accuracy.py -->"

@@ -27,9 +27,9 @@ from _tables import Say, Target, deliver, figures_of, machine, options, table, t
 from _task_models import BUILDS
 from _task_requests import BATCH, requests
 
-from tsbatch.ops.archive import package
-from tsbatch.ops.model_config import ModelConfig
-from tsbatch.runner import Call, HandlerRunner
+from tsbatch.archive.model_config import ModelConfig
+from tsbatch.emulation.runner import Call, HandlerRunner
+from tsbatch.packaging.builder import package
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "tasks" / "README.md"
 BEGIN: Final = "<!-- measured by benchmarks/tasks.py -->"

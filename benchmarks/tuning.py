@@ -23,13 +23,13 @@ from _ratios import Spread
 from _simulated_server import CURVES, GRID, SimulatedServer
 from _tables import Target, deliver, figures_of, options, table, teller
 
-from tsbatch.ops.tuning.history import History
-from tsbatch.ops.tuning.knobs import Knobs
-from tsbatch.ops.tuning.objective import Figures, Goal, Objective, merit
-from tsbatch.ops.tuning.ranking import Traffic
-from tsbatch.ops.tuning.sampler import Sampler
-from tsbatch.ops.tuning.search import Careful
-from tsbatch.ops.tuning.tuner import Tuning
+from tsbatch.tuning.history import History
+from tsbatch.tuning.objective import Figures, Goal, Objective, merit
+from tsbatch.tuning.ranking import Traffic
+from tsbatch.tuning.sampler import Sampler
+from tsbatch.tuning.search import Careful
+from tsbatch.tuning.search_space import Knobs
+from tsbatch.tuning.tuner import Tuning
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "tune.md"
 BEGIN: Final = "<!-- benchmarks/tuning.py -->"

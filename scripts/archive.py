@@ -23,11 +23,11 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from tsbatch.archive import model_folder
+from tsbatch.archive.model_config import CONFIG_NAME, ModelConfig, complete, dump
 from tsbatch.errors import UsageError
-from tsbatch.ops import model_folder
-from tsbatch.ops.handler_files import entry_file, entry_files
-from tsbatch.ops.model_config import CONFIG_NAME, ModelConfig, complete, dump
-from tsbatch.ops.model_files import model_files, serialized_name
+from tsbatch.packaging.handler_files import entry_file, entry_files
+from tsbatch.packaging.model_files import model_files, serialized_name
 
 SPECIAL = ",*?["
 """Characters with which torch-model-archiver takes a path for several."""

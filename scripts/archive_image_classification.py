@@ -62,8 +62,8 @@ def build(output: Path, *, batch_size: int = 8, force: bool = False) -> Path:
     Returns:
         The archive.
     """
-    from tsbatch.ops.archive import package
-    from tsbatch.ops.model_config import ModelConfig
+    from tsbatch.archive.model_config import ModelConfig
+    from tsbatch.packaging.builder import package
 
     with tempfile.TemporaryDirectory() as folder:
         program, steps, names = (Path(folder, file) for file in ("model.pt2", "preprocessing.json", "labels.json"))

@@ -30,7 +30,7 @@ class Step:
 
     Attributes:
         name: for the summary.
-        words: what ``python -m`` runs.
+        words: the module that ``python -m`` runs and its arguments, or ``-c`` and a program.
         variables: what it gets beside the environment.
     """
 
@@ -43,6 +43,7 @@ CHECKS = (
     Step("lint", ["ruff", "check", "."]),
     Step("format", ["ruff", "format", "--check", "."]),
     Step("types", ["mypy", *TYPED]),
+    Step("layers", ["-c", "from importlinter.cli import lint_imports; raise SystemExit(lint_imports())"]),
 )
 
 
@@ -82,7 +83,7 @@ def all_tests() -> list[Step]:
 def _run(step: Step) -> tuple[int, float]:
     print(f"\n== {step.name}: {' '.join(step.words)}", flush=True)
     started = time.monotonic()
-    command = [sys.executable, "-m", *step.words]
+    command = [sys.executable, *([] if step.words[0] == "-c" else ["-m"]), *step.words]
     code = subprocess.call(command, cwd=_venv.ROOT, env={**os.environ, **step.variables}, stdin=subprocess.DEVNULL)
     return code, time.monotonic() - started
 

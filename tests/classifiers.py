@@ -9,8 +9,8 @@ import torch
 
 from tests.tiny_text import save_bpe, save_model, save_wordpiece
 from tests.varied import TEXTS
-from tsbatch.context import ModelContext
-from tsbatch.request import Request
+from tsbatch.protocol.request import Request
+from tsbatch.worker.context import ModelContext
 
 LONGEST = 100
 """Tokens that the tokenizers say the models take, since the pipeline cuts where they say; the models take 128."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tsbatch.ops import ports
+from tsbatch.system import ports
 
 HERE = Path(__file__).parent
 SPEEDS = ("unit", "integration", "e2e", "acceptance")

@@ -10,7 +10,7 @@ import yaml
 
 import tsbatch
 
-FOLDER = Path(tsbatch.__file__).parent / "ops/dashboards"
+FOLDER = Path(tsbatch.__file__).parent / "serving/dashboards"
 NO_METRICS = {"sum", "by", "rate", "count", "label_replace", "changes", "avg_over_time"}
 
 

@@ -8,8 +8,8 @@ import json
 import torch
 
 from tests.tiny_text import save_bpe, save_model
-from tsbatch.context import ModelContext
-from tsbatch.request import Request
+from tsbatch.protocol.request import Request
+from tsbatch.worker.context import ModelContext
 
 NEW = 8
 """New tokens in the tests where nothing else is said."""

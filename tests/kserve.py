@@ -10,11 +10,11 @@ from typing import Any
 
 import jsonschema
 
-from tests.unit.ops import archives
-from tsbatch.ops.archive import package
-from tsbatch.ops.check.memory import Memory
-from tsbatch.ops.check.report import Report
-from tsbatch.ops.model_config import ModelConfig
+from tests.unit.archive import archives
+from tsbatch.archive.model_config import ModelConfig
+from tsbatch.check.findings import Report
+from tsbatch.packaging.builder import package
+from tsbatch.system.process_memory import Memory
 
 SCHEMA = Path(__file__).parent / "kserve_schema.json"
 """Written by tests/acceptance/kserve_side.py from the models of the package kserve, and compared with them there."""

@@ -71,7 +71,7 @@ def answers_in_batches(handler: Any, requests: Sequence[Any], sizes: Sequence[in
         requests: bodies as a client would post them as JSON.
         sizes: requests in a batch.
     """
-    from tsbatch.request import Request
+    from tsbatch.protocol.request import Request
 
     for places in batches(requests, sizes):
         replies = handler.answer([Request.of(requests[place]) for place in places])

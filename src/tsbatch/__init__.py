@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tsbatch._version import __version__
 
 if TYPE_CHECKING:
-    from tsbatch.context import ModelContext
+    from tsbatch.emulation.runner import HandlerRunner
     from tsbatch.errors import (
         BadRequest,
         HandlerError,
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
         UnsupportedMedia,
     )
     from tsbatch.handler import BatchHandler
-    from tsbatch.request import Headers, Item, Request
-    from tsbatch.response import Reply
-    from tsbatch.runner import HandlerRunner
+    from tsbatch.protocol.reply import Reply
+    from tsbatch.protocol.request import Headers, Item, Request
+    from tsbatch.worker.context import ModelContext
 
 __all__ = [
     "BadRequest",
@@ -54,12 +54,12 @@ __all__ = [
 
 _HOMES = {
     "BatchHandler": "handler",
-    "HandlerRunner": "runner",
-    "Headers": "request",
-    "Item": "request",
-    "ModelContext": "context",
-    "Reply": "response",
-    "Request": "request",
+    "HandlerRunner": "emulation.runner",
+    "Headers": "protocol.request",
+    "Item": "protocol.request",
+    "ModelContext": "worker.context",
+    "Reply": "protocol.reply",
+    "Request": "protocol.request",
 }
 
 if importlib.util.find_spec("tsbatch._bundled_for") is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from tsbatch.cli import main
+from tsbatch.cli.program import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -6,13 +6,13 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from tsbatch.answer import ModelIdentity
-from tsbatch.batching.choice import Choice
 from tsbatch.batching.cost import PassCost
-from tsbatch.batching.memory import MemoryCap
+from tsbatch.batching.memory_cap import MemoryCap
+from tsbatch.batching.strategy import Choice
 from tsbatch.errors import LoadError
-from tsbatch.request import Item, Request
-from tsbatch.response import Reply
+from tsbatch.protocol.encoding import ModelIdentity
+from tsbatch.protocol.reply import Reply
+from tsbatch.protocol.request import Item, Request
 from tsbatch.settings import Settings
 
 STAGE_ARGUMENTS = {"preprocess": ("items",), "inference": ("tensors",), "postprocess": ("outputs", "items")}

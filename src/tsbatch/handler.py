@@ -21,32 +21,32 @@ from typing import Any, ClassVar, Literal
 import torch
 from pydantic import BaseModel
 
-from tsbatch import torchserve
 from tsbatch._version import __version__
-from tsbatch.answer import ModelIdentity, encode_answer
-from tsbatch.auxiliary import load_auxiliary
-from tsbatch.batching.choice import Choice
 from tsbatch.batching.collating import collate
 from tsbatch.batching.cost import PassCost
-from tsbatch.batching.memory import MemoryCap
-from tsbatch.closing import Closer, close_when_told
-from tsbatch.context import ModelContext
+from tsbatch.batching.memory_cap import MemoryCap
+from tsbatch.batching.strategy import Choice
 from tsbatch.contract import check_contract
 from tsbatch.errors import LoadError, NotSupported, SettingsError
 from tsbatch.loop import process
 from tsbatch.models.engines import wanted_engine
 from tsbatch.models.loading import load_any, load_weights, lock
-from tsbatch.payload import read_payload
-from tsbatch.request import Item, Request
-from tsbatch.resources import pick_device, to_device, usable_cores
-from tsbatch.response import ListSink, Reply
+from tsbatch.protocol.encoding import ModelIdentity, encode_answer
+from tsbatch.protocol.payload import read_payload
+from tsbatch.protocol.reply import ListSink, Reply
+from tsbatch.protocol.request import Item, Request
 from tsbatch.settings import Settings, load_settings, parse_parameters, parse_section
-from tsbatch.telemetry import BatchRecord
-from tsbatch.threads import ThreadShare
 from tsbatch.warmup import warm_up
+from tsbatch.worker import adapter
+from tsbatch.worker.aux_files import load_auxiliary
+from tsbatch.worker.context import ModelContext
+from tsbatch.worker.resources import pick_device, to_device, usable_cores
+from tsbatch.worker.shutdown import Closer, close_when_told
+from tsbatch.worker.telemetry import BatchRecord
+from tsbatch.worker.thread_share import ThreadShare
 
 
-class BatchHandler(torchserve.BaseHandler):
+class BatchHandler(adapter.BaseHandler):
     """A TorchServe handler that is right and fast under dynamic batching.
 
     Override as little as you need: usually :meth:`preprocess` and :meth:`postprocess`, and :meth:`load_model`
@@ -109,8 +109,8 @@ class BatchHandler(torchserve.BaseHandler):
         """
         self.context = context
         self.manifest = context.manifest
-        self.load(torchserve.model_context(context))
-        torchserve.read_ahead()
+        self.load(adapter.model_context(context))
+        adapter.read_ahead()
 
     def load(self, context: ModelContext) -> None:
         """Load without TorchServe: settings, device, threads, auxiliary files, model, tokenizer, warm-up.
@@ -201,7 +201,7 @@ class BatchHandler(torchserve.BaseHandler):
 
     def handle(self, data: Any, context: Any) -> list[bytes]:
         """TorchServe's entry point: one ready answer for each request, in order. Never raises."""
-        return torchserve.serve_batch(self, data, context)
+        return adapter.serve_batch(self, data, context)
 
     def answer(self, requests: Sequence[Request]) -> list[Reply]:
         """The same loop without TorchServe: one reply for each request, in order."""

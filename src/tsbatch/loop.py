@@ -16,17 +16,17 @@ from typing import Any
 
 import torch
 
-from tsbatch.answer import encode_error
-from tsbatch.batching.identical import group_identical
+from tsbatch.batching.deduplication import group_identical
 from tsbatch.batching.isolation import Budget, Outcome, isolate
-from tsbatch.batching.memory import is_out_of_memory, release_cached_memory
+from tsbatch.batching.memory_cap import is_out_of_memory, release_cached_memory
 from tsbatch.batching.planning import Bounds, plan, plan_packed
 from tsbatch.batching.rows import split, stack, to_cpu
 from tsbatch.contract import Stages
 from tsbatch.errors import STOPS, AnswerTooLarge, ContractBroken, OutOfMemory, ReplyError, RequestError, StageFailed
-from tsbatch.request import Item, Request
-from tsbatch.response import Reply, Sink
-from tsbatch.telemetry import BatchRecord, server_timings
+from tsbatch.protocol.encoding import encode_error
+from tsbatch.protocol.reply import Reply, Sink
+from tsbatch.protocol.request import Item, Request
+from tsbatch.worker.telemetry import BatchRecord, server_timings
 
 logger = logging.getLogger("tsbatch")
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from tsbatch.contract import Stages
 from tsbatch.errors import LoadError
-from tsbatch.request import Request
-from tsbatch.response import Reply
+from tsbatch.protocol.reply import Reply
+from tsbatch.protocol.request import Request
 
 logger = logging.getLogger("tsbatch")
 SECONDS = 0.5

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from tests.tiny import save_encoder
-from tsbatch.ops.archive import package
+from tsbatch.packaging.builder import package
 
 CONFIG = "minWorkers: 1\nmaxWorkers: 1\nbatchSize: 4\nmaxBatchDelay: 20\nresponseTimeout: 120\nstartupTimeout: 120\n"
 NET = """

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tsbatch.ops.archive import package
-from tsbatch.ops.model_config import ModelConfig
+from tsbatch.archive.model_config import ModelConfig
+from tsbatch.packaging.builder import package
 
 GUILTY = 13
 """The value that sets a misbehaviour off, where there is only one; from 101 on there are several."""
@@ -26,7 +26,7 @@ import torch
 
 from tsbatch import BatchHandler
 from tsbatch.errors import BadRequest
-from tsbatch.response import Reply
+from tsbatch.protocol.reply import Reply
 
 GUILTY = {guilty}
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e.raw_server import RawServer, archive
-from tsbatch.cores import usable_cores
-from tsbatch.ops.effective import Deployment, effective
+from tsbatch.configuration.effective_settings import Deployment, effective
+from tsbatch.worker.cpu_cores import usable_cores
 
 PROPERTIES = {
     "default_response_timeout": "77",

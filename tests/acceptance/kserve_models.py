@@ -19,9 +19,9 @@ import yaml
 
 from tests import tiny, tiny_images, varied_images
 from tests.e2e.support import Answer, request
-from tsbatch.cli import main
-from tsbatch.ops.archive import package
-from tsbatch.ops.model_config import ModelConfig
+from tsbatch.archive.model_config import ModelConfig
+from tsbatch.cli.program import main
+from tsbatch.packaging.builder import package
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 VENV: Final = ROOT / ".venv-kserve"

@@ -19,9 +19,9 @@ import psutil
 from tests.acceptance.bare_python import python_with
 from tests.acceptance.kserve_models import Deployed
 from tests.kserve import RUNTIME_ARGS
-from tsbatch.ops.java import find_java
-from tsbatch.ops.ports import free_ports
-from tsbatch.ops.processes import MARK, apart, end_marked, marked
+from tsbatch.serving.java_runtime import find_java
+from tsbatch.system.ports import free_ports
+from tsbatch.system.processes import MARK, apart, end_marked, marked
 
 TORCHSERVE = "#!{python}\nfrom ts.model_server import start\n\nstart()\n"
 

@@ -19,16 +19,16 @@ from typing import Any
 
 from tests.acceptance.regimes import OURS
 from tests.e2e.support import Answer, request
-from tsbatch.cores import usable_cores
-from tsbatch.ops.archive import package
-from tsbatch.ops.model_config import ModelConfig
-from tsbatch.ops.ports import free_ports
-from tsbatch.ops.ray import local
+from tsbatch.archive.model_config import ModelConfig
+from tsbatch.packaging.builder import package
+from tsbatch.ray.deploy import local_cluster
+from tsbatch.system.ports import free_ports
+from tsbatch.worker.cpu_cores import usable_cores
 
 ROOT = Path(__file__).resolve().parents[2]
 CORES = 16 + 2 * usable_cores()
 """What replicas can reserve; most of them sleep, and one has as many threads as the machine has cores."""
-ENVIRONMENT = {**local.ENVIRONMENT, "HF_HUB_OFFLINE": "1", "RAY_DEDUP_LOGS": "0"}
+ENVIRONMENT = {**local_cluster.ENVIRONMENT, "HF_HUB_OFFLINE": "1", "RAY_DEDUP_LOGS": "0"}
 
 
 @dataclass
@@ -101,14 +101,14 @@ class RayHere:
 def ray_here() -> Iterator[RayHere]:
     """A Ray of one node; it ends with the block, and all that it started."""
     os.environ.update(ENVIRONMENT)
-    started = local.start(cores=CORES)
+    started = local_cluster.start(cores=CORES)
     try:
         with tempfile.TemporaryDirectory() as nothing:
             # Commands do not know it for their own: undeploying the last application would end it.
             environment = {**started.environment, "TSBATCH_STATE_DIR": nothing}
             yield RayHere(started.address, free_ports(1)[0], environment)
     finally:
-        local.end(started)
+        local_cluster.end(started)
 
 
 def wait_until(wanted: Any, seconds: float = 60) -> Any:

@@ -18,13 +18,13 @@ import numpy as np
 import psutil
 
 from tests.e2e.support import make_archive
-from tsbatch.ops.diagnosis.known import Known
-from tsbatch.ops.diagnosis.log_batches import Batch, BatchReader
-from tsbatch.ops.diagnosis.regimes import Regime
-from tsbatch.ops.diagnosis.running import known_of
-from tsbatch.ops.diagnosis.ts_log import read_lines
-from tsbatch.ops.measure.samples import Samples
-from tsbatch.ops.server import Server
+from tsbatch.bench.request_table import Samples
+from tsbatch.diagnosis.log_batches import Batch, BatchReader
+from tsbatch.diagnosis.model_facts import Known
+from tsbatch.diagnosis.regimes import Regime
+from tsbatch.diagnosis.server_facts import known_of
+from tsbatch.diagnosis.ts_log import read_lines
+from tsbatch.serving.server import Server
 
 OURS = """
 import time

@@ -13,10 +13,10 @@ import numpy as np
 
 from tests.acceptance.catalogue import Misbehaviour, Trigger
 from tests.e2e.support import Answer, at_once, log_text, post, worker_pids
-from tsbatch.ops.archive import package
-from tsbatch.ops.management import ready_workers
-from tsbatch.ops.model_config import ModelConfig
-from tsbatch.ops.server import Server
+from tsbatch.archive.model_config import ModelConfig
+from tsbatch.packaging.builder import package
+from tsbatch.serving.management_client import ready_workers
+from tsbatch.serving.server import Server
 
 CLOSE = 0.9999
 """The cosine that an answer must reach with the one-by-one result."""

@@ -12,8 +12,8 @@ import pytest
 from tests.acceptance.support import CLOSE, OneByOne, SamePid, batch_of, cosine, model_folder
 from tests.e2e.support import at_once, get, post
 from tsbatch import ModelContext, Request
-from tsbatch.ops.archive import package
-from tsbatch.ops.model_config import ModelConfig
+from tsbatch.archive.model_config import ModelConfig
+from tsbatch.packaging.builder import package
 from tsbatch.tasks.text_embedding import TextEmbeddingHandler
 
 BATCHES = 100

@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e import timing
 from tests.e2e.timing import BATCH, DELAY, load
-from tsbatch.ops.server import Server
+from tsbatch.serving.server import Server
 
 WARM_UP = 10_000
 MOST = 0.95

@@ -11,7 +11,7 @@ from _corpus import corpora, minilm_tokens
 from _ratios import ratios, turn
 from _systems import ALONE, NOTHING_SET, RECOMMENDED, model_dir
 
-from tsbatch.resources import usable_cores
+from tsbatch.worker.resources import usable_cores
 
 TURNS = 3
 CASE = Case("mixed", 64, 256, 5.0)

@@ -11,9 +11,9 @@ from tests.acceptance.lint_claims import CONFIG_CLAIMS, HANDLE, HANDLER_CLAIMS, 
 from tests.acceptance.support import wait_for
 from tests.e2e.raw_server import RawServer, archive, raw_server
 from tests.e2e.support import Answer, at_once, request
-from tsbatch.ops.lint.fixing import fix
-from tsbatch.ops.lint.run import lint
-from tsbatch.ops.lint.sources import Machine
+from tsbatch.lint.documents import Machine
+from tsbatch.lint.fixing import fix
+from tsbatch.lint.run import lint
 
 PORTS = {"{inference}": "8080", "{management}": "8081", "{metrics}": "8082"}
 

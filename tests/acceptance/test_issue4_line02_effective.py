@@ -19,7 +19,7 @@ from tests.acceptance.effective_cases import (
     make_archives,
 )
 from tests.e2e.raw_server import archive, raw_server
-from tsbatch.cli import main
+from tsbatch.cli.program import main
 
 COUNT = 45
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.support import model_folder
-from tests.unit.ops.archives import added, contents, dropped, rewrite
+from tests.unit.archive.archives import added, contents, dropped, rewrite
 
 FORMATS = ("mar", "mar-compressed", "tar.gz", "folder")
 AT_ONCE = 20
@@ -108,7 +108,7 @@ late = time.time() + 400 * 86400
 time.time = lambda: late
 time.localtime = lambda seconds=None, real=time.localtime: real(late if seconds is None else seconds)
 time.gmtime = lambda seconds=None, real=time.gmtime: real(late if seconds is None else seconds)
-from tsbatch.cli import main
+from tsbatch.cli.program import main
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -10,7 +10,7 @@ import pytest
 from tests.acceptance.bare_python import UNDECLARED, has, python_with
 from tests.acceptance.support import model_folder
 from tests.e2e.support import post
-from tsbatch.ops.archive import package
+from tsbatch.packaging.builder import package
 
 PLAIN = """
 import torch

@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.support import post
-from tsbatch.ops import registration
-from tsbatch.ops.check.memory import memory_of
+from tsbatch.operations import registration
+from tsbatch.system.process_memory import memory_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="private memory is read as Linux tells it")
 

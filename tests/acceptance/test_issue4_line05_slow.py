@@ -10,7 +10,7 @@ import pytest
 
 from tests.acceptance.broken import PLAIN, write
 from tests.e2e.support import log_text
-from tsbatch.cli import main
+from tsbatch.cli.program import main
 
 SECONDS = 25
 SLEEPS = PLAIN.format(initialize=f"import time; time.sleep({SECONDS})")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.broken import BROKEN
-from tsbatch.cli import main
+from tsbatch.cli.program import main
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from tests.e2e.support import get, post, processes, worker_pids
-from tsbatch.cli import main
-from tsbatch.ops.archive import package
-from tsbatch.ops.model_config import ModelConfig
+from tsbatch.archive.model_config import ModelConfig
+from tsbatch.cli.program import main
+from tsbatch.packaging.builder import package
 
 RATE = 50
 """Requests a second."""

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from tests.acceptance.regimes import CASES, Case, Load, log_of, logged, p50, p99, registered, run
-from tsbatch.ops.diagnosis.diagnosis import diagnose
-from tsbatch.ops.diagnosis.sources import choose, of_model_log
-from tsbatch.ops.diagnosis.ts_log import read_log
-from tsbatch.ops.server import Server
+from tsbatch.diagnosis.data_sources import choose, of_model_log
+from tsbatch.diagnosis.diagnosis import diagnose
+from tsbatch.diagnosis.ts_log import read_log
+from tsbatch.serving.server import Server
 
 MEASURABLY = 0.85
 """A P99 below this share of the one before is lower than what two runs differ by on a busy machine."""

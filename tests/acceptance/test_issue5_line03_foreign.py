@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.acceptance.regimes import CASES, FOREIGN, Case, log_of, registered, run
-from tsbatch.ops.diagnosis.sources import choose, of_model_log
-from tsbatch.ops.diagnosis.ts_log import read_log
-from tsbatch.ops.server import Server
+from tsbatch.diagnosis.data_sources import choose, of_model_log
+from tsbatch.diagnosis.ts_log import read_log
+from tsbatch.serving.server import Server
 
 
 @pytest.fixture(scope="module")

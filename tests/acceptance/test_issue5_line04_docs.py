@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import timing
-from tsbatch.cli import main
-from tsbatch.ops.server import Server
+from tsbatch.cli.program import main
+from tsbatch.serving.server import Server
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "bench.md"
 SHORT = {"bench": ["--duration", "0.5", "--warm-up", "0.1"]}

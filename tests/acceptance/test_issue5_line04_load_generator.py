@@ -21,12 +21,12 @@ import pytest
 
 from benchmarks.load_generator import null_server
 from tests.e2e import timing
-from tsbatch.ops.measure.arrivals import Arrivals
-from tsbatch.ops.measure.data import JSON, Body
-from tsbatch.ops.measure.load import Load, Outcome
-from tsbatch.ops.measure.process import generate
-from tsbatch.ops.measure.wire import Address
-from tsbatch.ops.server import Server
+from tsbatch.bench.generator_process import generate
+from tsbatch.bench.http_client import Address
+from tsbatch.bench.load_generator import Load, Outcome
+from tsbatch.bench.request_bodies import JSON, Body
+from tsbatch.bench.send_times import Arrivals
+from tsbatch.serving.server import Server
 
 TURNS: Final = 5
 SECONDS: Final = 6

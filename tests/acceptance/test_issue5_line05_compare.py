@@ -1,7 +1,7 @@
 """Issue 5, line 5: ``compare`` on simulated pairs whose true effect is known.
 
 Runs of the same thing differ by 5 %, and inside a run neighbours are alike. Percentiles and intervals are held against
-NumPy and SciPy in tests/unit/ops/measure/test_statistics.py, which belongs to this line too.
+NumPy and SciPy in tests/unit/bench/test_statistics.py, which belongs to this line too.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Final
 import numpy as np
 import pytest
 
-from tests.unit.ops.measure.pairs import latencies, pair, run_of
-from tsbatch.ops.measure.compare import EFFECT, LEVEL, compare, repeats_for
-from tsbatch.ops.measure.summary import summarize
+from tests.unit.bench.pairs import latencies, pair, run_of
+from tsbatch.bench.comparison import EFFECT, LEVEL, compare, repeats_for
+from tsbatch.bench.summary import summarize
 
 PAIRS: Final = 100
 DRIFT: Final = 0.05

@@ -13,14 +13,14 @@ import pytest
 
 from tests.acceptance.browser import browser, find_browser
 from tests.acceptance.regimes import CASES, registered
-from tests.unit.ops.report.results import make_result, make_samples
-from tsbatch.cli import main
-from tsbatch.ops.diagnosis.diagnosis import diagnose
-from tsbatch.ops.diagnosis.known import Known
-from tsbatch.ops.report.of_bench import report_of_bench
-from tsbatch.ops.report.of_diagnosis import report_of_diagnosis
-from tsbatch.ops.report.page import save
-from tsbatch.ops.server import Server
+from tests.unit.report.results import make_result, make_samples
+from tsbatch.cli.program import main
+from tsbatch.diagnosis.diagnosis import diagnose
+from tsbatch.diagnosis.model_facts import Known
+from tsbatch.report.bench_report import report_of_bench
+from tsbatch.report.diagnosis_report import report_of_diagnosis
+from tsbatch.report.html_page import save
+from tsbatch.serving.server import Server
 
 SHOTS = Path(__file__).parents[2] / "reports" / "report"
 WINDOWS = {"phone": (390, 844), "small phone": (320, 568), "desktop": (1280, 900)}

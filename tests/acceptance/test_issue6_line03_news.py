@@ -10,8 +10,8 @@ import pytest
 
 from tests.acceptance.older_transformers import ROOT
 from tests.e2e.support import post_at_once
-from tsbatch.ops.archive import package
-from tsbatch.ops.model_config import ModelConfig
+from tsbatch.archive.model_config import ModelConfig
+from tsbatch.packaging.builder import package
 
 LEAST = 0.93
 TOGETHER = 16

@@ -6,7 +6,7 @@ import pytest
 
 from tests.e2e.one_broken import one_broken_in_eight
 from tests.tiny_tasks import TINY
-from tsbatch.ops.handler_files import entry_files
+from tsbatch.packaging.handler_files import entry_files
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ from tests.broken_images import catalogue
 from tests.e2e.support import post, post_at_once, worker_pids
 from tests.tiny_images import vit
 from tests.varied_images import FILES, base64_of, encoded, picture
-from tsbatch.ops.archive import package
-from tsbatch.ops.model_config import ModelConfig
+from tsbatch.archive.model_config import ModelConfig
+from tsbatch.packaging.builder import package
 
 OCTETS = {"Content-Type": "application/octet-stream"}
 LARGEST = (7000, 7000)

@@ -11,8 +11,8 @@ from tests.broken_sounds import catalogue
 from tests.e2e.support import post, post_at_once, worker_pids
 from tests.tiny_audio import save_waveform_model
 from tests.varied_sounds import encoded, noise, sounds
-from tsbatch.ops.archive import package
-from tsbatch.ops.model_config import ModelConfig
+from tsbatch.archive.model_config import ModelConfig
+from tsbatch.packaging.builder import package
 
 OCTETS = {"Content-Type": "application/octet-stream"}
 MEGABYTES = 500

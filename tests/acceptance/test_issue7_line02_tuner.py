@@ -11,10 +11,10 @@ import pytest
 
 from tests.acceptance.support import embedding_archive
 from tests.acceptance.tuned import SENTENCES, numbers, private_copy, sleeper, steps_text, tune
-from tsbatch.ops.measure.data import TEXT, Body
-from tsbatch.ops.tuning.knobs import Knobs, Space
-from tsbatch.ops.tuning.objective import Goal, mean
-from tsbatch.ops.tuning.ranking import Ranking, Traffic
+from tsbatch.bench.request_bodies import TEXT, Body
+from tsbatch.tuning.objective import Goal, mean
+from tsbatch.tuning.ranking import Ranking, Traffic
+from tsbatch.tuning.search_space import Knobs, Space
 
 GRID = Space(workers=(1, 2, 3, 4), batch_sizes=(1, 2, 4, 8, 16, 32), delays=(1, 5, 10, 20, 50, 100))
 START = Knobs(workers=1, batch_size=32, delay=100)

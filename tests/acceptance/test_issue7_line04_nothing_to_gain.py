@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.acceptance.tuned import numbers, sleeper, steps_text, tune
 from tests.e2e.support import make_archive
-from tsbatch.ops.tuning.knobs import Knobs
+from tsbatch.tuning.search_space import Knobs
 
 BEST = Knobs(workers=4, batch_size=1, delay=1)
 """For four clients there is nothing better: each has a worker of its own, which waits for nobody. With larger batches

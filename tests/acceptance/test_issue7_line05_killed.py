@@ -21,13 +21,13 @@ import pytest
 from tests.acceptance.support import wait_for
 from tests.acceptance.tuned import numbers, sleeper, tune
 from tests.e2e.support import worker_pids
-from tsbatch.cli import main
-from tsbatch.ops import instance as instances
-from tsbatch.ops.processes import MARK
-from tsbatch.ops.server import Server
-from tsbatch.ops.state_directory import state_folder
-from tsbatch.ops.tuning.journal import read_lines
-from tsbatch.ops.tuning.knobs import Knobs
+from tsbatch.cli.program import main
+from tsbatch.serving import instance as instances
+from tsbatch.serving.server import Server
+from tsbatch.system.processes import MARK
+from tsbatch.system.state_directory import state_folder
+from tsbatch.tuning.journal import read_lines
+from tsbatch.tuning.search_space import Knobs
 
 FOUND = Knobs(workers=2, batch_size=16, delay=100)
 SHORT = ("--concurrency", "8", "--duration", "1", "--warm-up", "0.3", "--budget", "12")

@@ -1,6 +1,6 @@
 """Issue 7, line 6: plan for a recorded trace at 10, 100 and 1000 times its rate, in under a minute.
 
-What theory says exactly is in tests/unit/ops/simulation/test_planning.py, which belongs to this line too.
+What theory says exactly is in tests/unit/simulation/test_planner.py, which belongs to this line too.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import time
 import numpy as np
 import pytest
 
-from tests.unit.ops.simulation.results import result_of
-from tsbatch.cli import main
-from tsbatch.ops.measure.arrivals import Arrivals
-from tsbatch.ops.simulation.arrivals import take
-from tsbatch.ops.simulation.rules import Overhead, Settings
-from tsbatch.ops.simulation.service_time import Machine, ServiceTime
-from tsbatch.ops.simulation.simulator import simulate
+from tests.unit.simulation.results import result_of
+from tsbatch.bench.send_times import Arrivals
+from tsbatch.cli.program import main
+from tsbatch.simulation.batching_rules import Overhead, Settings
+from tsbatch.simulation.service_time import Machine, ServiceTime
+from tsbatch.simulation.simulator import simulate
+from tsbatch.simulation.workload import take
 
 MINUTE = 60.0
 

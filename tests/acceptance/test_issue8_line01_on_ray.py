@@ -15,11 +15,11 @@ import pytest
 
 from tests.acceptance.ray_side import ENVIRONMENT, SLEEPER, ray_here, sleeper, wait_until
 from tests.e2e.support import at_once
-from tsbatch.ops.archive import package
-from tsbatch.ops.model_config import ModelConfig
-from tsbatch.ops.processes import marked
-from tsbatch.ops.ray import local
-from tsbatch.telemetry import COUNTERS
+from tsbatch.archive.model_config import ModelConfig
+from tsbatch.packaging.builder import package
+from tsbatch.ray.deploy import local_cluster
+from tsbatch.system.processes import marked
+from tsbatch.worker.telemetry import COUNTERS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "ray.md"
@@ -120,7 +120,7 @@ def test_line_1_metrics_have_their_names(ray, tmp_path, record_property):
 
 def metrics_port():
     """Where the node exports its metrics, as it was started."""
-    found = local.running()
+    found = local_cluster.running()
     arguments = " ".join(psutil_arguments(found))
     return int(re.search(r"--metrics-export-port=(\d+)", arguments)[1])
 
@@ -210,7 +210,7 @@ def test_line_1_the_pages_python_runs(ray, tmp_path):
     (tmp_path / "model_store").mkdir()
     packed = sleeper(tmp_path)
     packed.rename(tmp_path / "model_store" / "embed.mar")
-    found = local.running()
+    found = local_cluster.running()
     code = f"import ray; ray.init({ray.address!r}, log_to_driver=False)\n{block}"
     environment = {**os.environ, **ENVIRONMENT, **found.environment, "PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run(
@@ -227,22 +227,22 @@ def test_line_1_the_pages_python_runs(ray, tmp_path):
 def test_line_1_local_starts_a_ray_and_undeploy_ends_it(tmp_path, monkeypatch):
     monkeypatch.setenv("TSBATCH_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    from tsbatch.ops.ports import free_ports
+    from tsbatch.system.ports import free_ports
 
     archive = sleeper(tmp_path)
     words = ("ray", "deploy", archive, "--local", "--port", free_ports(1)[0], "--json")
     try:
         told = json.loads(program(*words).stdout)
         assert told["started_ray"]
-        folder = local.running().work_dir
+        folder = local_cluster.running().work_dir
         assert httpx.post(told["url"], json=5, trust_env=False, timeout=30).json()["value"] == 5
         ended = json.loads(program("ray", "undeploy", "sleeper", "--json").stdout)
         assert ended["ended_ray"]
-        assert local.running() is None
+        assert local_cluster.running() is None
         assert (marked(folder), Path(folder).exists()) == ([], False)
         failed = program(*words, "--cpus", "5000", code=2)
         assert "a replica reserves 5000 cores" in failed.stderr
-        assert local.running() is None, "what was started for a deployment that cannot be has ended with it"
+        assert local_cluster.running() is None, "what was started for a deployment that cannot be has ended with it"
     finally:
-        if (left := local.running()) is not None:
-            local.end(left)
+        if (left := local_cluster.running()) is not None:
+            local_cluster.end(left)

@@ -15,9 +15,9 @@ from tests.acceptance.support import embedding_archive
 from tests.e2e.one_broken import GUILTY, assert_close
 from tests.e2e.support import at_once, post
 from tests.tiny_tasks import TINY
-from tsbatch.cores import usable_cores
-from tsbatch.ops.archive import package
-from tsbatch.ops.model_config import ModelConfig
+from tsbatch.archive.model_config import ModelConfig
+from tsbatch.packaging.builder import package
+from tsbatch.worker.cpu_cores import usable_cores
 
 SENTENCE = "Das Café in Zürich öffnet um sieben."
 FORTY = [f"Sentence number {place}{', longer' * (place % 7)}." for place in range(40)]

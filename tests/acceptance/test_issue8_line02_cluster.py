@@ -11,9 +11,9 @@ from contextlib import ExitStack
 import pytest
 
 from tests.acceptance.ray_side import ENVIRONMENT, RayHere, Steady, sleeper, wait_until
-from tsbatch.ops.ports import free_ports
-from tsbatch.ops.processes import MARK, end_marked
 from tsbatch.ray.proxy import CALLBACK, VARIABLE
+from tsbatch.system.ports import free_ports
+from tsbatch.system.processes import MARK, end_marked
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own, which is in this process here alone
 RATE = 20.0

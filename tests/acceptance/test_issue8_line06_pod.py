@@ -22,7 +22,7 @@ from tests.acceptance.kserve_models import deploy, post
 from tests.acceptance.pod import pod_of
 from tests.dashboards import names_in
 from tests.e2e.support import at_once, request
-from tsbatch.ops.ports import free_ports
+from tsbatch.system.ports import free_ports
 
 PATIENCE = 120.0
 WINDOW = 20

@@ -9,12 +9,12 @@ from typing import Any
 
 from tests.acceptance.regimes import OURS
 from tests.e2e.support import make_archive
-from tsbatch.cli import main
-from tsbatch.ops.measure.data import JSON, Body
-from tsbatch.ops.tuning.knobs import Knobs
-from tsbatch.ops.tuning.place import PrivateCopy, of_archive
-from tsbatch.ops.tuning.ranking import Traffic
-from tsbatch.ops.tuning.runs import Bench, Script
+from tsbatch.bench.request_bodies import JSON, Body
+from tsbatch.cli.program import main
+from tsbatch.tuning.measurement import Bench, Script
+from tsbatch.tuning.private_server import PrivateCopy, of_archive
+from tsbatch.tuning.ranking import Traffic
+from tsbatch.tuning.search_space import Knobs
 
 SENTENCES = Path(__file__).resolve().parents[2] / "scripts" / "quickstart_sentences.txt"
 """196 of them, for the embedding model."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tsbatch.ops.server import Server
+from tsbatch.serving.server import Server
 
 # The helpers beside this file (support, grpc_client) are imported by name.
 sys.path.insert(0, str(Path(__file__).parent))

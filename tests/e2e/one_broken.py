@@ -11,10 +11,10 @@ import pytest
 from tests.acceptance.support import SamePid, in_one_batch
 from tests.e2e.support import post
 from tests.tiny_tasks import TINY, TinyTask
-from tsbatch.ops.archive import package
-from tsbatch.ops.model_config import ModelConfig
-from tsbatch.ops.server import Server
-from tsbatch.runner import HandlerRunner
+from tsbatch.archive.model_config import ModelConfig
+from tsbatch.emulation.runner import HandlerRunner
+from tsbatch.packaging.builder import package
+from tsbatch.serving.server import Server
 
 GUILTY = 4
 """The place of the broken one."""

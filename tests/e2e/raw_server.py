@@ -17,11 +17,11 @@ from typing import Any
 from urllib.parse import urlencode
 
 from tests.e2e.support import Answer, request
-from tsbatch.ops import launch
-from tsbatch.ops.java import find_java
-from tsbatch.ops.ports import free_ports
-from tsbatch.ops.processes import end_marked
-from tsbatch.ops.properties import ServerProperties
+from tsbatch.configuration.server_properties import ServerProperties
+from tsbatch.serving import java_command
+from tsbatch.serving.java_runtime import find_java
+from tsbatch.system.ports import free_ports
+from tsbatch.system.processes import end_marked
 
 SECONDS = 60
 STARTED = "Model server started."
@@ -120,13 +120,13 @@ def raw_server(store: Path, text: str, *, env: Mapping[str, str] | None = None) 
     ports = dict(zip(("inference", "management", "metrics", "grpc1", "grpc2"), map(str, free_ports(5)), strict=True))
     for name, port in ports.items():
         text = text.replace(f"{{{name}}}", port)
-    (work / launch.CONFIG_FILE).write_bytes(_defaults(ports, text).encode() + text.encode())
+    (work / java_command.CONFIG_FILE).write_bytes(_defaults(ports, text).encode() + text.encode())
     temp, logs = work / "tmp", work / "logs"
     for folder in (temp, logs, store):
         folder.mkdir(parents=True, exist_ok=True)
     values = ServerProperties({"model_store": str(store)})
-    environment = launch.environment(work, temp, logs, env or {})
-    process = launch.run(launch.command(find_java(), values, work, temp), work, logs, environment)
+    environment = java_command.environment(work, temp, logs, env or {})
+    process = java_command.run(java_command.command(find_java(), values, work, temp), work, logs, environment)
     addresses = [f"http://127.0.0.1:{ports[name]}" for name in ("inference", "management", "metrics")]
     server = RawServer(*addresses, logs)
     try:
@@ -155,7 +155,7 @@ def _defaults(ports: Mapping[str, str], text: str) -> str:
 def _wait(server: RawServer, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + SECONDS
     while process.poll() is None and time.monotonic() < deadline:
-        if STARTED in server.log(launch.CONSOLE):
+        if STARTED in server.log(java_command.CONSOLE):
             return
         time.sleep(0.1)
-    server.console = server.log(launch.CONSOLE) + server.log()
+    server.console = server.log(java_command.CONSOLE) + server.log()

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from tsbatch.ops.server import Server
+from tsbatch.serving.server import Server
 
 
 @dataclass(frozen=True)

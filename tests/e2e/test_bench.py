@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.e2e import timing
-from tsbatch.cli import main
-from tsbatch.ops.measure.result import BenchResult
+from tsbatch.bench.result_file import BenchResult
+from tsbatch.cli.program import main
 
 pytestmark = pytest.mark.alone
 

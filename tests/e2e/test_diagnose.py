@@ -12,7 +12,7 @@ import pytest
 from tests.dashboards import expressions, names_in
 from tests.e2e import timing
 from tests.e2e.support import request
-from tsbatch.cli import FINE, main
+from tsbatch.cli.program import FINE, main
 
 pytestmark = pytest.mark.alone
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import support
 
-from tsbatch.ops import registration
-from tsbatch.ops.archive import plan, write
-from tsbatch.ops.mar_file import FORMATS
+from tsbatch.archive.writer import FORMATS
+from tsbatch.operations import registration
+from tsbatch.packaging.builder import plan, write
 
 HANDLER = """
 from pathlib import Path

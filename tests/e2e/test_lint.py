@@ -16,7 +16,7 @@ from tests.acceptance.effective_cases import (
     make_archives,
 )
 from tests.e2e.raw_server import archive, raw_server
-from tsbatch.ops.lint.run import lint
+from tsbatch.lint.run import lint
 
 LINES = "number_of_netty_threads=2\ncors_allowed_origin=* default_startup_timeout=33\nbatch_size=8\n"
 

@@ -7,7 +7,7 @@ import time
 import pytest
 from support import Answer, get, make_archive, post, worker_pids
 
-from tsbatch.runner import Call, HandlerRunner, WorkerDied
+from tsbatch.emulation.runner import Call, HandlerRunner, WorkerDied
 
 CONFIG = "minWorkers: 1\nmaxWorkers: 1\nbatchSize: 4\nmaxBatchDelay: 1\nresponseTimeout: 5\nstartupTimeout: 100\n"
 HANDLER = '''

@@ -19,13 +19,13 @@ import pytest
 from support import get, log_text, make_archive, post, processes, request, worker_pids
 
 from tests.acceptance.support import wait_for
-from tsbatch.cli import main
+from tsbatch.cli.program import main
 from tsbatch.errors import UsageError
-from tsbatch.ops import instance as instances
-from tsbatch.ops import registration
-from tsbatch.ops.ports import is_free
-from tsbatch.ops.server import Server, ServerError
-from tsbatch.ops.state_directory import state_folder
+from tsbatch.operations import registration
+from tsbatch.serving import instance as instances
+from tsbatch.serving.server import Server, ServerError
+from tsbatch.system.ports import is_free
+from tsbatch.system.state_directory import state_folder
 
 SETTINGS = "minWorkers: 1\nmaxWorkers: 1\nbatchSize: 4\nmaxBatchDelay: 20\nresponseTimeout: 60\nstartupTimeout: 60\n"
 HANDLER = """

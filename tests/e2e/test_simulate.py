@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from benchmarks import simulator_accuracy as accuracy
-from tsbatch.ops.measure.arrivals import Arrivals
-from tsbatch.ops.simulation.arrivals import take
-from tsbatch.ops.simulation.rules import Overhead
-from tsbatch.ops.simulation.service_time import ServiceTime
-from tsbatch.ops.simulation.simulator import simulate
+from tsbatch.bench.send_times import Arrivals
+from tsbatch.simulation.batching_rules import Overhead
+from tsbatch.simulation.service_time import ServiceTime
+from tsbatch.simulation.simulator import simulate
+from tsbatch.simulation.workload import take
 
 pytestmark = [pytest.mark.alone, pytest.mark.slow]
 

@@ -10,9 +10,9 @@ import pytest
 
 from tests.acceptance.regimes import OURS
 from tests.e2e.support import make_archive
-from tsbatch.cli import main
-from tsbatch.ops import instance as instances
-from tsbatch.ops.server import Server
+from tsbatch.cli.program import main
+from tsbatch.serving import instance as instances
+from tsbatch.serving.server import Server
 
 CONFIG = """
 minWorkers: 1

@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from tests.e2e.support import make_archive
-from tsbatch.ops.server import Server
+from tsbatch.serving.server import Server
 
 SLEEPER = """
 import time

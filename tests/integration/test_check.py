@@ -14,16 +14,18 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tsbatch.cli import main
+from tsbatch.check import child_process, probes
+from tsbatch.check import run as checking
+from tsbatch.check.findings import Report
+from tsbatch.check.phases import PhaseClock
+from tsbatch.check.run import check
+from tsbatch.check.samples import JSON, sample
+from tsbatch.cli.program import main
+from tsbatch.emulation.runner import Call, HandlerRunner
 from tsbatch.handler import BatchHandler
-from tsbatch.ops.check import checking, probes, worker_side
-from tsbatch.ops.check.checking import check
-from tsbatch.ops.check.memory import Memory
-from tsbatch.ops.check.phases import PhaseClock
-from tsbatch.ops.check.report import Report
-from tsbatch.ops.check.samples import JSON, sample
-from tsbatch.runner import Call, HandlerRunner
-from tsbatch.torchserve import BaseHandler
+from tsbatch.packaging.bundle import own_files
+from tsbatch.system.process_memory import Memory
+from tsbatch.worker.adapter import BaseHandler
 
 SETTINGS = "minWorkers: 1\nmaxWorkers: 1\nbatchSize: 4\nmaxBatchDelay: 20\nresponseTimeout: 60\nstartupTimeout: 60\n"
 
@@ -214,7 +216,7 @@ class TestFreshProcess:
 
     def test_killed_for_memory(self, make_mar, state, monkeypatch):
         counts = iter([3, 4])
-        monkeypatch.setattr("tsbatch.ops.check.process.kills", lambda: next(counts))
+        monkeypatch.setattr("tsbatch.check.supervisor.kills", lambda: next(counts))
         made = make_mar(STOCK.format(initialize="import os; os.kill(os.getpid(), 9)"))
         assert "killed for memory" in check(made).failure.cause
 
@@ -247,13 +249,13 @@ class TestHere:
         def run(folder, **job):
             events = tmp_path / "events"
             task = tmp_path / "job.json"
-            package = str(Path(checking.__file__).parents[2])
+            package = str(Path(checking.__file__).parents[1])
             whole = {"where": "m.mar", "samples": None, "max_batch": None, "probe": True, "started": 0, **job}
             whole |= {"folder": str(folder), "events": str(events), "package": package}
             task.write_text(json.dumps(whole))
             monkeypatch.setattr(sys, "stdin", io.StringIO())
             monkeypatch.chdir(folder)
-            code = worker_side.main(str(task))
+            code = child_process.main(str(task))
             return code, [json.loads(line) for line in events.read_text().splitlines()]
 
         return run
@@ -313,13 +315,13 @@ class TestGpu:
 
     def test_the_context_is_a_phase_of_its_own(self, cuda):
         clock = PhaseClock(*[lambda _: None] * 3)
-        assert worker_side._start_gpu(clock) == 0
+        assert child_process._start_gpu(clock) == 0
         assert list(clock.seconds) == ["CUDA context"]
         assert cuda == ["cuda:0"]
 
     def test_what_a_second_worker_takes_limits_their_number(self, cuda):
         report = Report(archive=Path("m.mar"), name="m", version=None, memory=[Memory(1, 1, 1), Memory(1, 1, 1)])
-        report.gpu = [worker_side.gpu_memory(), worker_side.gpu_memory()]
+        report.gpu = [child_process.gpu_memory(), child_process.gpu_memory()]
         assert report.gpu[0] == {"free": 8_000, "total": 10_000, "reserved": 500}
         # each takes 2,000 of 10,000: two are there, three more fit
         assert "5 by GPU memory" in checking._workers_advice(report).reason
@@ -333,10 +335,9 @@ def test_a_handler_that_torchserve_finds_among_its_own(make_mar, state):
 
 
 def test_an_archive_that_brings_its_own_tsbatch(make_mar, state):
-    core = Path(checking.__file__).parents[2]
-    files = {f"tsbatch/{file.relative_to(core).as_posix()}": file.read_text() for file in core.rglob("*.py")}
-    own = {name: text for name, text in files.items() if not name.startswith("tsbatch/ops/")}
-    own["tsbatch/metrics.yaml"] = (core / "metrics.yaml").read_text()
+    own = {name: file.read_text() for name, file in own_files() if file.suffix in (".py", ".yaml")}
+    assert "tsbatch/handler.py" in own
+    assert not any(name.startswith(("tsbatch/check/", "tsbatch/emulation/")) for name in own)
     handler = f"{OURS}\nimport os, tsbatch\nassert os.getcwd() in tsbatch.__file__, tsbatch.__file__\n"
     report = check(make_mar(handler, config=SETTINGS, files=own), second_worker=False)
     assert report.failure is None

@@ -13,8 +13,8 @@ from contextlib import suppress
 
 import pytest
 
-from tsbatch.cli import main
-from tsbatch.ops.commands_develop import _progress
+from tsbatch.cli.program import main
+from tsbatch.cli.run_command import _progress
 
 HANDLER = """
     import json, sys

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.ops.simulation.results import result_of
-from tsbatch.cli import main
-from tsbatch.ops.measure.arrivals import Arrivals
-from tsbatch.ops.simulation.arrivals import take
-from tsbatch.ops.simulation.rules import Settings
-from tsbatch.ops.simulation.service_time import parse
-from tsbatch.ops.simulation.simulator import simulate
+from tests.unit.simulation.results import result_of
+from tsbatch.bench.send_times import Arrivals
+from tsbatch.cli.program import main
+from tsbatch.simulation.batching_rules import Settings
+from tsbatch.simulation.service_time import parse
+from tsbatch.simulation.simulator import simulate
+from tsbatch.simulation.workload import take
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = ("simulate.md", "plan.md")

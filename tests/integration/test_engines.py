@@ -12,13 +12,13 @@ import yaml
 
 from tests.classifiers import best_mode
 from tests.tiny import save_encoder
-from tsbatch.cli import main
-from tsbatch.context import ModelContext
+from tsbatch.cli.program import main
+from tsbatch.emulation.runner import HandlerRunner
 from tsbatch.errors import LoadError
 from tsbatch.models.engines import engine_names, find_engine
-from tsbatch.request import Request
-from tsbatch.runner import HandlerRunner
+from tsbatch.protocol.request import Request
 from tsbatch.tasks.text_embedding import TextEmbeddingHandler
+from tsbatch.worker.context import ModelContext
 
 TEXTS = ["a cat", "the dog ran away from the cat and sat on the mat all day", "a dog sat", "it", "on the mat today"]
 OTHERS = """
@@ -185,7 +185,7 @@ def test_an_archive_with_an_exported_engine_answers_like_eager(pack, folder, cap
 
 
 def test_auto_takes_the_fastest_whose_answers_agree(pack, others, capsys, monkeypatch):
-    monkeypatch.setattr("tsbatch.ops.engine_choice.engine_names", lambda: ["slow", "eager", "wrong", "absent"])
+    monkeypatch.setattr("tsbatch.packaging.engine_selection.engine_names", lambda: ["slow", "eager", "wrong", "absent"])
     code, path = pack("--engine", "auto", "--dtype", "float32", "--json")
     assert code == 0
     report = json.loads(capsys.readouterr().out)

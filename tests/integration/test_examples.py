@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tsbatch import HandlerRunner
-from tsbatch.ops.archive import package
+from tsbatch.packaging.builder import package
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs" / "examples"

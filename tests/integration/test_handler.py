@@ -20,11 +20,11 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from safetensors.torch import save_file
 
-from tsbatch.context import ModelContext
 from tsbatch.errors import BadRequest, LoadError, NotSupported, PayloadTooLarge, Unprocessable
 from tsbatch.handler import BatchHandler
-from tsbatch.request import Item, Request
-from tsbatch.response import Reply
+from tsbatch.protocol.reply import Reply
+from tsbatch.protocol.request import Item, Request
+from tsbatch.worker.context import ModelContext
 
 STAGES = ("decode", "preprocess", "collate", "inference", "postprocess", "encode")
 

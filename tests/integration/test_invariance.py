@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from tsbatch.invariance import assert_batch_invariant
-from tsbatch.runner import Call, HandlerRunner
+from tsbatch.emulation.runner import Call, HandlerRunner
+from tsbatch.testing.invariance import assert_batch_invariant
 
 TEXTS = ["a", "bb", "ccc", "dddd", "eeeee", "ffffff", "ggggggg", "hhhhhhhh"]
 

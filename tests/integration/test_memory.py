@@ -17,8 +17,8 @@ SIZES = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 8, 
 WORKER = """
 import sys
 from pathlib import Path
-from tsbatch.context import ModelContext
-from tsbatch.request import Request
+from tsbatch.worker.context import ModelContext
+from tsbatch.protocol.request import Request
 from tsbatch.tasks.text_embedding import TextEmbeddingHandler
 
 handler = TextEmbeddingHandler()

@@ -13,7 +13,7 @@ import torch
 
 from tests.tiny import save_encoder
 from tsbatch import HandlerRunner, LoadError
-from tsbatch.ops.archive import package
+from tsbatch.packaging.builder import package
 
 HANDLER = """
 from tsbatch import BatchHandler

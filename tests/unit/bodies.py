@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tsbatch.payload import read_payload
-from tsbatch.request import Headers, Request
+from tsbatch.protocol.payload import read_payload
+from tsbatch.protocol.request import Headers, Request
 
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks import engines
-from tsbatch.ops.engine_trial import Trial
+from tsbatch.packaging.engine_trials import Trial
 
 TRIALS = [
     Trial("eager", "float32", "packed", 50.0, 110.0, 1.0, 1.0),

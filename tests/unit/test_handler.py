@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from tsbatch.context import ModelContext
 from tsbatch.errors import LoadError, SettingsError
 from tsbatch.handler import BatchHandler
-from tsbatch.request import Request
+from tsbatch.protocol.request import Request
 from tsbatch.settings import Section
+from tsbatch.worker.context import ModelContext
 
 
 class Plain(BatchHandler):

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from tsbatch.context import ModelContext
 from tsbatch.errors import Unprocessable
 from tsbatch.handler import BatchHandler
-from tsbatch.request import Request
-from tsbatch.response import ListSink
+from tsbatch.protocol.reply import ListSink
+from tsbatch.protocol.request import Request
+from tsbatch.worker.context import ModelContext
 
 
 class Texts(BatchHandler):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from tsbatch.cli import build_app
+from tsbatch.cli.program import build_app
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

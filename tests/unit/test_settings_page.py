@@ -9,7 +9,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from tsbatch.ops.model_config import DEFAULTS, STARTUP_SECONDS_PER_GIGABYTE
+from tsbatch.archive.model_config import DEFAULTS, STARTUP_SECONDS_PER_GIGABYTE
 from tsbatch.settings import Settings
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "settings.md").read_text(encoding="utf-8")

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from tsbatch import warmup
-from tsbatch.batching.choice import Choice
-from tsbatch.context import ModelContext
+from tsbatch.batching.strategy import Choice
 from tsbatch.errors import LoadError, Unprocessable
 from tsbatch.handler import BatchHandler
-from tsbatch.response import Reply
+from tsbatch.protocol.reply import Reply
+from tsbatch.worker.context import ModelContext
 
 
 class Numbers(BatchHandler):

@@ -116,11 +116,11 @@ _OWN: Final = {
     name: EntryPoint(name, f"tsbatch.models.{place}", GROUP)
     for name, place in {
         "eager": "engines:Eager",
-        "compile": "compiled:Compile",
-        "torchscript": "compiled:TorchScript",
-        "export": "compiled:Export",
-        "onnxruntime": "exported:OnnxRuntime",
-        "openvino": "exported:OpenVino",
+        "compile": "compiled_engines:Compile",
+        "torchscript": "compiled_engines:TorchScript",
+        "export": "compiled_engines:Export",
+        "onnxruntime": "exported_engines:OnnxRuntime",
+        "openvino": "exported_engines:OpenVino",
     }.items()
 }
 

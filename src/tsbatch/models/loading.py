@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from tsbatch.errors import LoadError
-from tsbatch.models.kinds import PROGRAMS, STATE_DICTS
+from tsbatch.models.file_kinds import PROGRAMS, STATE_DICTS
 
 
 def load_any(model_dir: Path, section: Mapping[str, Any], device: torch.device) -> Any:
@@ -45,7 +45,7 @@ def load_any(model_dir: Path, section: Mapping[str, Any], device: torch.device) 
     if path.suffix == ".pt":
         return _load_torchscript(path, device)
     if path.suffix == ".onnx":
-        from tsbatch.models.onnx_graph import OnnxGraph
+        from tsbatch.models.onnx_model import OnnxGraph
 
         return OnnxGraph(path, device)
     raise LoadError(

@@ -14,7 +14,7 @@ import importlib.util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tsbatch.ray.deploying import deployment
+    from tsbatch.ray.application import deployment
 
 __all__ = ["deployment"]
 
@@ -23,7 +23,7 @@ def __getattr__(name: str) -> Any:
     if name == "deployment":
         if importlib.util.find_spec("ray") is None:
             raise ImportError('tsbatch.ray needs Ray Serve, which is not installed: pip install "tsbatch[ray]"')
-        from tsbatch.ray.deploying import deployment
+        from tsbatch.ray.application import deployment
 
         return deployment
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,13 +16,13 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any
 
-from tsbatch.answer import encode_error
 from tsbatch.errors import HandlerError, ReplyError, StageFailed
 from tsbatch.handler import BatchHandler
-from tsbatch.ray.settings import RETRY_AFTER, RaySettings
-from tsbatch.request import Request
-from tsbatch.response import ListSink, Reply
-from tsbatch.telemetry import BatchRecord, MetricSink, emit
+from tsbatch.protocol.encoding import encode_error
+from tsbatch.protocol.reply import ListSink, Reply
+from tsbatch.protocol.request import Request
+from tsbatch.ray.deployment_options import RETRY_AFTER, RaySettings
+from tsbatch.worker.telemetry import BatchRecord, MetricSink, emit
 
 logger = logging.getLogger("tsbatch")
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from tsbatch.errors import UsageError
+from tsbatch.ray.deployment_options import RETRY_AFTER
 from tsbatch.ray.proxy import LOST
-from tsbatch.ray.settings import RETRY_AFTER
 
 SWITCH: Final = "RAY_SERVE_ENABLE_HA_PROXY"
 CONFIG: Final = "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC"

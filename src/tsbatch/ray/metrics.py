@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tsbatch.telemetry import COUNTERS, GAUGES
+from tsbatch.worker.telemetry import COUNTERS, GAUGES
 
 TAGS: Any = ("ModelName", "Level")  # Ray declares a tuple of one name, and takes any number
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
-from tsbatch.ray.settings import RETRY_AFTER
+from tsbatch.ray.deployment_options import RETRY_AFTER
 
 VARIABLE: Final = "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"
 CALLBACK: Final = "tsbatch.ray.proxy:middlewares"

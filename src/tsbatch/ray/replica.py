@@ -13,13 +13,13 @@ from ray import serve
 from starlette.applications import Starlette
 
 from tsbatch.errors import LoadError, TsbatchError
-from tsbatch.ray.archives import Source
+from tsbatch.protocol.request import Request
+from tsbatch.ray.archive_cache import Source
 from tsbatch.ray.batches import Batches, Ticket
-from tsbatch.ray.loading import load
+from tsbatch.ray.deployment_options import RaySettings
 from tsbatch.ray.metrics import RayMetrics
+from tsbatch.ray.replica_loading import load
 from tsbatch.ray.routes import build
-from tsbatch.ray.settings import RaySettings
-from tsbatch.request import Request
 
 logger = logging.getLogger("tsbatch")
 

@@ -14,13 +14,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tsbatch._version import __version__
-from tsbatch.answer import dumps, encode_error
 from tsbatch.errors import PayloadTooLarge, ReplyError
+from tsbatch.protocol.encoding import dumps, encode_error
+from tsbatch.protocol.reply import JSON, Reply, sendable_headers, sendable_type
+from tsbatch.protocol.request import Headers, Kind, Request
 from tsbatch.ray.batches import Batches
-from tsbatch.ray.describing import describe
-from tsbatch.ray.reading import deadline_of, request_from
-from tsbatch.request import Headers, Kind, Request
-from tsbatch.response import JSON, Reply, sendable_headers, sendable_type
+from tsbatch.ray.http_requests import deadline_of, request_from
+from tsbatch.ray.model_description import describe
 
 READ = ["GET", "POST"]
 EXCEPTIONS: Mapping[int, str] = {404: "ResourceNotFoundException", 405: "MethodNotAllowedException"}

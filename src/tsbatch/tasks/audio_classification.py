@@ -17,10 +17,10 @@ from typing import Any, ClassVar
 import torch
 from pydantic import Field
 
-from tsbatch.request import Item
+from tsbatch.protocol.request import Item
 from tsbatch.tasks.audio.handler import AudioHandler, Window, Wish
 from tsbatch.tasks.shared.class_names import class_names
-from tsbatch.tasks.shared.classifying import LABELS_SCHEMA, ClassifyingParameters, classify, usual_function
+from tsbatch.tasks.shared.classification import LABELS_SCHEMA, ClassifyingParameters, classify, usual_function
 
 
 class AudioClassificationParameters(ClassifyingParameters):

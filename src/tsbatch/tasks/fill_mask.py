@@ -21,12 +21,12 @@ import torch
 from pydantic import Field
 
 from tsbatch.errors import LoadError, Unprocessable
-from tsbatch.request import Item
-from tsbatch.resources import to_device
+from tsbatch.protocol.request import Item
 from tsbatch.settings import Section
 from tsbatch.tasks.text.handler import EXAMPLES, TextHandler
 from tsbatch.tasks.text.mask_head import MaskHead
-from tsbatch.tasks.text.tokens import Ids, Tokens
+from tsbatch.tasks.text.token_features import Ids, Tokens
+from tsbatch.worker.resources import to_device
 
 MAX_ANSWERS = 1000
 """Filled texts in the answer of one item: masks times ``top_k``."""

@@ -22,11 +22,11 @@ import torch
 from pydantic import Field
 
 from tsbatch.errors import LoadError
-from tsbatch.request import Item
+from tsbatch.protocol.request import Item
 from tsbatch.tasks.images.handler import ImageHandler, ImageOptions
 from tsbatch.tasks.images.pixel_attributions import EXPLANATION_SCHEMA, PixelExplainingParameters, explain_pixels
 from tsbatch.tasks.shared.class_names import class_names
-from tsbatch.tasks.shared.classifying import LABELS_SCHEMA, ClassifyingParameters, Function, classify, usual_function
+from tsbatch.tasks.shared.classification import LABELS_SCHEMA, ClassifyingParameters, Function, classify, usual_function
 
 
 class ImageClassificationOptions(ImageOptions):

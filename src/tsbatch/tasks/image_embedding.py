@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from tsbatch.errors import LoadError, SettingsError
-from tsbatch.request import Item
+from tsbatch.protocol.request import Item
 from tsbatch.settings import Section
 from tsbatch.tasks.images.handler import ImageHandler, ImageOptions
 

@@ -23,12 +23,12 @@ import torch
 from pydantic import Field
 
 from tsbatch.errors import LoadError, PayloadTooLarge, Unprocessable
-from tsbatch.request import Item, Request
+from tsbatch.protocol.request import Item, Request
 from tsbatch.settings import Section
 from tsbatch.tasks.images.handler import ImageHandler, ImageOptions, columns
 from tsbatch.tasks.images.masks import Mask, MaskFormat, class_map, write_mask
 from tsbatch.tasks.shared.class_names import class_names
-from tsbatch.tasks.shared.folder import read_config, saved_as
+from tsbatch.tasks.shared.pretrained_folder import read_config, saved_as
 
 Subtask = Literal["panoptic", "instance", "semantic"]
 SUBTASKS: Final[tuple[Subtask, ...]] = ("panoptic", "instance", "semantic")

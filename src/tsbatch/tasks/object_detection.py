@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final
 import torch
 from pydantic import Field
 
-from tsbatch.request import Item
+from tsbatch.protocol.request import Item
 from tsbatch.settings import Section
 from tsbatch.tasks.images.handler import ImageHandler, columns
 from tsbatch.tasks.shared.class_names import class_names

@@ -23,15 +23,15 @@ import torch
 from pydantic import Field
 
 from tsbatch.errors import SettingsError, Unprocessable
-from tsbatch.fields import kind_of
-from tsbatch.request import Item, Request
-from tsbatch.resources import to_device
+from tsbatch.protocol.fields import kind_of
+from tsbatch.protocol.request import Item, Request
 from tsbatch.settings import Section
-from tsbatch.tasks.shared.task import filled
+from tsbatch.tasks.shared.task_handler import filled
 from tsbatch.tasks.text.handler import EXAMPLES
 from tsbatch.tasks.text.spans import best_spans, position_chances
-from tsbatch.tasks.text.tokens import Ids
+from tsbatch.tasks.text.token_features import Ids
 from tsbatch.tasks.text.windows import Cut, Window, WindowHandler
+from tsbatch.worker.resources import to_device
 
 EXPECTED = '{"question": "...", "context": "..."}'
 WINDOW, OVERLAP = 384, 128

@@ -23,13 +23,13 @@ import torch
 from pydantic import Field
 
 from tsbatch.errors import LoadError, PayloadTooLarge, Unprocessable
-from tsbatch.fields import list_names
-from tsbatch.request import Item, Request
+from tsbatch.protocol.fields import list_names
+from tsbatch.protocol.request import Item, Request
 from tsbatch.settings import Section
-from tsbatch.tasks.shared.classifying import Array, sigmoid
+from tsbatch.tasks.shared.classification import Array, sigmoid
 from tsbatch.tasks.text.handler import EXAMPLES
 from tsbatch.tasks.text.sequence_classification import SequenceClassificationHandler, check_pairs, spans
-from tsbatch.tasks.text.tokens import Tokens
+from tsbatch.tasks.text.token_features import Tokens
 
 PASSAGES = ("texts", "passages", "documents")
 EXPECTED = '{"query": "...", "texts": ["...", "..."]}'

@@ -23,13 +23,13 @@ import torch
 from pydantic import Field
 
 from tsbatch.errors import SettingsError, Unprocessable
-from tsbatch.request import Item, Request
+from tsbatch.protocol.request import Item, Request
 from tsbatch.settings import Section
 from tsbatch.tasks.audio.ctc import Ctc
 from tsbatch.tasks.audio.handler import AudioHandler, AudioOptions, Window, Wish
 from tsbatch.tasks.audio.speech_generation import Generator, Whisper
 from tsbatch.tasks.audio.speech_windows import Cutting, Span
-from tsbatch.tasks.shared.folder import read_config
+from tsbatch.tasks.shared.pretrained_folder import read_config
 
 Seconds = Annotated[float, Field(ge=0, le=86_400)]
 USUAL_WINDOW = 30.0

@@ -19,22 +19,22 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from tsbatch.answer import encode_answer
-from tsbatch.batching.memory import is_out_of_memory
+from tsbatch.batching.memory_cap import is_out_of_memory
 from tsbatch.errors import ContractBroken, SettingsError, Unprocessable
-from tsbatch.fields import split_fields
-from tsbatch.media import media_type
-from tsbatch.models.onnx_graph import OnnxGraph
-from tsbatch.payload import read_payload
-from tsbatch.request import Item, Request
-from tsbatch.resources import to_device
-from tsbatch.response import Reply
+from tsbatch.models.onnx_model import OnnxGraph
+from tsbatch.protocol.encoding import encode_answer
+from tsbatch.protocol.fields import split_fields
+from tsbatch.protocol.media_types import media_type
+from tsbatch.protocol.payload import read_payload
+from tsbatch.protocol.reply import Reply
+from tsbatch.protocol.request import Item, Request
 from tsbatch.settings import Section
-from tsbatch.tasks.shared.shapes import Groups, run_groups, same_shape
-from tsbatch.tasks.shared.task import TaskHandler
-from tsbatch.tasks.tensors.answered import Answered, Kind, kind_of
+from tsbatch.tasks.shared.equal_shapes import Groups, run_groups, same_shape
+from tsbatch.tasks.shared.task_handler import TaskHandler
+from tsbatch.tasks.tensors.fault_attribution import Answered, Kind, kind_of
 from tsbatch.tasks.tensors.inputs import Array, TensorInput, declared_by, is_typed, rows_of, stacked
 from tsbatch.tasks.tensors.numpy_files import is_numpy, read_arrays, write_npy, write_npz
+from tsbatch.worker.resources import to_device
 
 NUMPY_TYPES = ("application/x-npy", "application/x-npz", "application/octet-stream")
 

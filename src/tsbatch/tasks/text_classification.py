@@ -19,9 +19,10 @@ import torch
 from pydantic import Field
 
 from tsbatch.errors import Unprocessable
-from tsbatch.request import Item
+from tsbatch.protocol.request import Item
+from tsbatch.tasks.shared.attributions import ExplainingParameters
 from tsbatch.tasks.shared.class_names import class_names
-from tsbatch.tasks.shared.classifying import (
+from tsbatch.tasks.shared.classification import (
     LABEL_SCHEMA,
     LABELS_SCHEMA,
     ClassifyingParameters,
@@ -29,10 +30,9 @@ from tsbatch.tasks.shared.classifying import (
     classify,
     usual_function,
 )
-from tsbatch.tasks.shared.explaining import ExplainingParameters
 from tsbatch.tasks.text.sequence_classification import SequenceClassificationHandler
 from tsbatch.tasks.text.token_attributions import EXPLANATION_SCHEMA, explain_tokens
-from tsbatch.tasks.text.tokens import Tokens
+from tsbatch.tasks.text.token_features import Tokens
 
 PAIR = frozenset({"text", "text_pair"})
 

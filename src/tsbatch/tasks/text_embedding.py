@@ -21,12 +21,12 @@ import torch
 from pydantic import Field
 
 from tsbatch.errors import SettingsError, Unprocessable
-from tsbatch.request import Item, Request
-from tsbatch.resources import to_device
+from tsbatch.protocol.request import Item, Request
 from tsbatch.settings import Section
-from tsbatch.tasks.shared.folder import read_config
+from tsbatch.tasks.shared.pretrained_folder import read_config
 from tsbatch.tasks.text.handler import TextHandler
 from tsbatch.tasks.text.pooling import POOLINGS, Head, read_head
+from tsbatch.worker.resources import to_device
 
 ENCODERS_OF = ("mt5", "t5", "umt5")
 """Encoder-decoders of which the encoder alone embeds."""

@@ -24,12 +24,12 @@ import torch
 from pydantic import Field
 
 from tsbatch.errors import Unprocessable
-from tsbatch.request import Item, Request
+from tsbatch.protocol.request import Item, Request
 from tsbatch.tasks.generation.chat import MESSAGE_SCHEMA, check_chat, is_message, render_chat
-from tsbatch.tasks.generation.decoding import Plan
 from tsbatch.tasks.generation.handler import EXAMPLE_PARAMETERS, GeneratingHandler, Prompt, again
 from tsbatch.tasks.generation.parameters import GenerationParameters, StopString, make_plan
-from tsbatch.tasks.text.tokens import Ids
+from tsbatch.tasks.generation.token_selection import Plan
+from tsbatch.tasks.text.token_features import Ids
 
 
 class TextGenerationParameters(GenerationParameters):

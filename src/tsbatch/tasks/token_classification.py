@@ -19,13 +19,13 @@ import torch
 from pydantic import Field
 
 from tsbatch.errors import SettingsError, Unprocessable
-from tsbatch.request import Item, Request
-from tsbatch.resources import to_device
+from tsbatch.protocol.request import Item, Request
 from tsbatch.settings import Section
 from tsbatch.tasks.shared.class_names import class_names
-from tsbatch.tasks.shared.task import filled
+from tsbatch.tasks.shared.task_handler import filled
 from tsbatch.tasks.text.aggregation import Strategy, find_entities, merge_windows, read_tokens
 from tsbatch.tasks.text.windows import Cut, Window, WindowHandler
+from tsbatch.worker.resources import to_device
 
 OVERLAP = "windows of a text overlap, and with aggregation_strategy none their tokens cannot be told apart"
 

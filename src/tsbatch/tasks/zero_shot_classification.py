@@ -20,11 +20,11 @@ import torch
 from pydantic import Field, field_validator
 
 from tsbatch.errors import LoadError, PayloadTooLarge, Unprocessable
-from tsbatch.request import Item, Request
+from tsbatch.protocol.request import Item, Request
 from tsbatch.settings import Section
 from tsbatch.tasks.shared.class_names import class_names
-from tsbatch.tasks.shared.classifying import Array, softmax
-from tsbatch.tasks.shared.folder import some
+from tsbatch.tasks.shared.classification import Array, softmax
+from tsbatch.tasks.shared.pretrained_folder import some
 from tsbatch.tasks.text.handler import EXAMPLES
 from tsbatch.tasks.text.sequence_classification import SequenceClassificationHandler, check_pairs, spans
 

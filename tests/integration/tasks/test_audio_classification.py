@@ -11,9 +11,9 @@ import pytest
 from tests.tiny_audio import fill, save_waveform_model
 from tests.varied import answers_in_batches
 from tests.varied_sounds import heard, sounds
-from tsbatch.context import ModelContext
-from tsbatch.request import Request
+from tsbatch.protocol.request import Request
 from tsbatch.tasks.audio_classification import AudioClassificationHandler
+from tsbatch.worker.context import ModelContext
 
 # WavLM calls torch's attention with masks of two kinds, which torch deprecates; the pipeline makes it do so too.
 pytestmark = pytest.mark.filterwarnings("ignore:Support for mismatched key_padding_mask:UserWarning")

@@ -12,7 +12,7 @@ from tests.tiny import save_encoder
 from tests.tiny_text import MODES, draw_weights, save_bpe, save_model, save_wordpiece
 from tests.varied import TEXTS, answers_in_batches
 from tsbatch.errors import LoadError
-from tsbatch.request import Request
+from tsbatch.protocol.request import Request
 from tsbatch.tasks.fill_mask import FillMaskHandler
 
 LIMIT = 100

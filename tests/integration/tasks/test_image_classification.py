@@ -11,10 +11,10 @@ import torch
 from tests.tiny_images import CLASSES, processor_of, resnet, vit
 from tests.varied import answers_in_batches
 from tests.varied_images import FILES, base64_of, encoded, opened, picture
-from tsbatch.context import ModelContext
 from tsbatch.errors import LoadError
-from tsbatch.request import Request
+from tsbatch.protocol.request import Request
 from tsbatch.tasks.image_classification import ImageClassificationHandler
+from tsbatch.worker.context import ModelContext
 
 KINDS = {"vit": vit, "resnet": resnet}
 REQUESTS = [{"inputs": base64_of(data), "parameters": {"top_k": None}} for data in FILES]

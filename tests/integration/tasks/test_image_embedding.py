@@ -11,10 +11,10 @@ import torch
 from tests.tiny_images import clip, processor_of, resnet, vit
 from tests.varied import answers_in_batches
 from tests.varied_images import FILES, base64_of, opened
-from tsbatch.context import ModelContext
 from tsbatch.errors import LoadError
-from tsbatch.request import Request
+from tsbatch.protocol.request import Request
 from tsbatch.tasks.image_embedding import ImageEmbeddingHandler
+from tsbatch.worker.context import ModelContext
 
 KINDS = {
     "vit": lambda folder: vit(folder, "ViTModel"),

@@ -13,10 +13,10 @@ from PIL import Image
 from tests.tiny_images import CLASSES, detr, mask2former, maskformer, processor_of, segformer, vit
 from tests.varied import answers_in_batches
 from tests.varied_images import FILES, base64_of, encoded, opened, picture
-from tsbatch.context import ModelContext
 from tsbatch.errors import LoadError
-from tsbatch.request import Request
+from tsbatch.protocol.request import Request
 from tsbatch.tasks.image_segmentation import ImageSegmentationHandler
+from tsbatch.worker.context import ModelContext
 
 KINDS = {
     "segformer": segformer,

@@ -13,7 +13,7 @@ from tests.classifiers import ask, load
 from tests.generators import save_generator
 from tests.tiny_tasks import TINY
 from tsbatch.errors import LoadError
-from tsbatch.tasks.shared.task import TaskHandler
+from tsbatch.tasks.shared.task_handler import TaskHandler
 
 OLD = transformers.__version__.startswith("4.")
 TASKS = [task for task in TINY if task != "tensor"]

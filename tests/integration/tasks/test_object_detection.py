@@ -9,10 +9,10 @@ import pytest
 from tests.tiny_images import CLASSES, detr, processor_of, save_processor, yolos
 from tests.varied import answers_in_batches
 from tests.varied_images import FILES, base64_of, encoded, opened, picture
-from tsbatch.context import ModelContext
 from tsbatch.errors import LoadError
-from tsbatch.request import Request
+from tsbatch.protocol.request import Request
 from tsbatch.tasks.object_detection import ObjectDetectionHandler
+from tsbatch.worker.context import ModelContext
 
 KINDS = {"detr": detr, "yolos": yolos}
 THRESHOLDS = (0.17, 0.24, 0.33)

@@ -15,7 +15,7 @@ from PIL import Image
 from tests.integration.tasks.test_image_classification import load
 from tests.tiny_images import CLASSES, processor_of, resnet, vit
 from tests.varied_images import FILES, base64_of, opened
-from tsbatch.request import Request
+from tsbatch.protocol.request import Request
 
 STEPS = 40
 

@@ -14,7 +14,7 @@ from tests.tiny import save_encoder
 from tests.tiny_text import MODES
 from tests.varied import answers_in_batches
 from tsbatch.errors import LoadError
-from tsbatch.request import Request
+from tsbatch.protocol.request import Request
 from tsbatch.tasks.question_answering import QuestionAnsweringHandler
 
 CLS, SEP = 2, 3

@@ -11,7 +11,7 @@ import torch
 from tests.classifiers import LONGEST, ask, load, modes, save_classifier
 from tests.varied import TEXTS, answers_in_batches
 from tsbatch.errors import LoadError
-from tsbatch.request import Request
+from tsbatch.protocol.request import Request
 from tsbatch.tasks.reranking import RerankingHandler
 
 WISHES = [

@@ -11,10 +11,10 @@ import pytest
 from tests.tiny_audio import save_speech_to_text, save_waveform_model, save_whisper
 from tests.varied import batches
 from tests.varied_sounds import encoded, heard, noise, sounds, speech
-from tsbatch.context import ModelContext
 from tsbatch.errors import LoadError
-from tsbatch.request import Request
+from tsbatch.protocol.request import Request
 from tsbatch.tasks.speech_recognition import SpeechRecognitionHandler
+from tsbatch.worker.context import ModelContext
 
 # WavLM calls torch's attention with masks of two kinds, which torch deprecates; the pipeline makes it do so too.
 pytestmark = pytest.mark.filterwarnings("ignore:Support for mismatched key_padding_mask:UserWarning")

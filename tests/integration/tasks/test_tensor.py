@@ -13,11 +13,11 @@ import torch
 from safetensors.torch import save_file
 
 from tests.varied import batches
-from tsbatch.context import ModelContext
 from tsbatch.errors import LoadError
-from tsbatch.request import Headers, Request
+from tsbatch.protocol.request import Headers, Request
 from tsbatch.tasks.tensor import TensorHandler
 from tsbatch.tasks.tensors.inputs import declared_by
+from tsbatch.worker.context import ModelContext
 
 ROWS = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
 X = {"name": "x", "shape": [4], "dtype": "float32"}

@@ -10,8 +10,8 @@ from tests.classifiers import KINDS, LONGEST, ask, load, modes, pipeline_of, sav
 from tests.tiny import save_encoder
 from tests.varied import TEXTS, answers_in_batches
 from tsbatch.errors import LoadError
-from tsbatch.request import Request
-from tsbatch.response import ListSink
+from tsbatch.protocol.reply import ListSink
+from tsbatch.protocol.request import Request
 from tsbatch.tasks.text_classification import TextClassificationHandler
 
 PAIRS = [{"text": text, "text_pair": pair} for text, pair in zip(TEXTS, reversed(TEXTS), strict=True)]

@@ -10,7 +10,7 @@ from tests.generators import NEW, ask, generated, load, new_texts, save_generato
 from tests.generators import new_text_of as body
 from tests.varied import TEXTS
 from tsbatch.errors import LoadError
-from tsbatch.request import Request
+from tsbatch.protocol.request import Request
 from tsbatch.tasks.text_generation import TextGenerationHandler
 
 POSITIONS = 512

@@ -10,7 +10,7 @@ import torch
 
 from tests.classifiers import ask, load, modes, save_classifier
 from tests.varied import TEXTS
-from tsbatch.request import Request
+from tsbatch.protocol.request import Request
 from tsbatch.tasks.text_classification import TextClassificationHandler
 
 LABELS = ("bad", "so-so", "good")

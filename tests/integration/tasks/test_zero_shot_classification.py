@@ -10,7 +10,7 @@ import pytest
 from tests.classifiers import ask, load, modes, pipeline_of, save_classifier
 from tests.varied import TEXTS, answers_in_batches
 from tsbatch.errors import LoadError
-from tsbatch.request import Request
+from tsbatch.protocol.request import Request
 from tsbatch.tasks.zero_shot_classification import ZeroShotClassificationHandler
 
 ENTAILMENT = ("contradiction", "neutral", "entailment")

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from tsbatch.errors import LoadError, SettingsError
-from tsbatch.models import compiled, engines
+from tsbatch.models import compiled_engines, engines
 from tsbatch.models.engines import Engine, Source, check_engine, engine_names, find_engine, start_engine, wanted_engine
-from tsbatch.models.exported import OnnxRuntime, OpenVino
-from tsbatch.models.graphs import by_name
+from tsbatch.models.export_wrappers import by_name
+from tsbatch.models.exported_engines import OnnxRuntime, OpenVino
 from tsbatch.settings import Settings
 
 CPU = torch.device("cpu")
@@ -60,7 +60,7 @@ def test_an_engine_says_what_it_lacks(monkeypatch):
 def test_compile_needs_a_compiler(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(LoadError, match="C\\+\\+ compiler and there is no no-such-compiler: install one"):
-        check_engine(compiled.Compile(), "float32", CPU)
+        check_engine(compiled_engines.Compile(), "float32", CPU)
 
 
 @pytest.mark.parametrize(
@@ -140,6 +140,6 @@ def test_a_file_that_was_not_exported_is_named(tmp_path):
 
 def test_the_cache_of_compiled_code_is_private(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    folder = compiled._private_cache()
+    folder = compiled_engines._private_cache()
     assert folder == tmp_path / "tsbatch" / "compiled"
     assert folder.stat().st_mode & 0o077 == 0

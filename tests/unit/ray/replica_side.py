@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from tsbatch import BatchHandler
-from tsbatch.context import ModelContext
-from tsbatch.ops.archive import plan, write
-from tsbatch.ops.model_config import ModelConfig
+from tsbatch.archive.model_config import ModelConfig
+from tsbatch.packaging.builder import plan, write
 from tsbatch.ray.batches import Batches
-from tsbatch.ray.settings import RaySettings
+from tsbatch.ray.deployment_options import RaySettings
+from tsbatch.worker.context import ModelContext
 
 
 class Doubles(BatchHandler):

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from tests.unit.ray.replica_side import Doubles, batches_of, loaded
-from tsbatch.request import Request
+from tsbatch.protocol.request import Request
 
 
 def numbers(*values):

@@ -10,8 +10,8 @@ import pytest
 
 from tests.unit.ray.replica_side import DOUBLES, call, handler_archive
 from tsbatch.errors import LoadError
-from tsbatch.ray.archives import describe
-from tsbatch.ray.settings import ray_settings
+from tsbatch.ray.archive_cache import describe
+from tsbatch.ray.deployment_options import ray_settings
 
 pytest.importorskip("ray.serve")  # keeps its warnings to itself
 

@@ -9,9 +9,9 @@ import time
 import pytest
 
 from tests.unit.ray.replica_side import Doubles, batches_of, call, loaded
-from tsbatch.ray import describing
+from tsbatch.protocol.reply import Reply
+from tsbatch.ray import model_description
 from tsbatch.ray.routes import build
-from tsbatch.response import Reply
 
 JSON = {"content-type": "application/json"}
 V2 = {"id": "7", "inputs": [{"name": "a", "datatype": "FP32", "shape": [2], "data": [1.0, 2.0]}]}
@@ -162,7 +162,7 @@ def test_described_as_torchserve_describes(ask, monkeypatch):
     async def two():
         return [{"id": "0", "status": "READY"}, {"id": "1", "status": "STARTING"}]
 
-    monkeypatch.setattr(describing, "_replicas", two)
+    monkeypatch.setattr(model_description, "_replicas", two)
     (described,) = ask("GET", "/models/m?customized=true").json()
     assert (described["modelName"], described["modelVersion"]) == ("m", "1.0")
     assert (described["batchSize"], described["maxBatchDelay"], described["minWorkers"]) == (4, 100, 1)

@@ -18,15 +18,15 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from tsbatch.batching.choice import Choice
+from tsbatch.batching.strategy import Choice
 from tsbatch.errors import PayloadTooLarge, SettingsError, Unprocessable
-from tsbatch.request import Item, Request
-from tsbatch.resources import to_device
+from tsbatch.protocol.request import Item, Request
 from tsbatch.settings import Section
 from tsbatch.tasks.audio.sound_files import Samples, check_installed, decode_sound
-from tsbatch.tasks.shared.folder import PROCESSOR_FILES
+from tsbatch.tasks.shared.equal_shapes import Groups, run_groups, same_shape
 from tsbatch.tasks.shared.pretrained import PretrainedHandler
-from tsbatch.tasks.shared.shapes import Groups, run_groups, same_shape
+from tsbatch.tasks.shared.pretrained_folder import PROCESSOR_FILES
+from tsbatch.worker.resources import to_device
 
 Wish = tuple[Any, ...]
 

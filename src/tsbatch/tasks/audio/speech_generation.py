@@ -15,7 +15,7 @@ import torch
 from tsbatch.errors import Unprocessable
 from tsbatch.tasks.audio.handler import Wish
 from tsbatch.tasks.audio.speech_windows import Span
-from tsbatch.tasks.shared.task import read_json
+from tsbatch.tasks.shared.task_handler import read_json
 
 USUAL = {"max_new_tokens": 256, "num_beams": 5}
 """What the pipeline sets where the model's generation config does not (AutomaticSpeechRecognitionPipeline)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tsbatch.errors import PayloadTooLarge, Unprocessable
-from tsbatch.tasks.shared.task import first_line
+from tsbatch.tasks.shared.task_handler import first_line
 
 Chat = list[dict[str, str]]
 

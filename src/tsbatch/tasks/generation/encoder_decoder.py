@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import torch
 
 from tsbatch.errors import LoadError, Unprocessable
-from tsbatch.request import Item, Request
+from tsbatch.protocol.request import Item, Request
 from tsbatch.tasks.generation.handler import EXAMPLE_PARAMETERS, GeneratingHandler, Prompt
 from tsbatch.tasks.generation.parameters import GenerationOptions, GenerationParameters, make_plan
-from tsbatch.tasks.text.tokens import Ids
+from tsbatch.tasks.text.token_features import Ids
 
 
 class EncoderDecoderOptions(GenerationOptions):

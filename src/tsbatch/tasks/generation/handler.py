@@ -15,13 +15,13 @@ from typing import Any, ClassVar, Final
 
 import torch
 
-from tsbatch.request import Item, Request
-from tsbatch.resources import to_device
-from tsbatch.tasks.generation.decoding import Plan, RowEnds, RowScores
+from tsbatch.protocol.request import Item, Request
 from tsbatch.tasks.generation.parameters import GenerationOptions, GenerationParameters, samples
-from tsbatch.tasks.shared.task import read_json
+from tsbatch.tasks.generation.token_selection import Plan, RowEnds, RowScores
+from tsbatch.tasks.shared.task_handler import read_json
 from tsbatch.tasks.text.handler import TextHandler
-from tsbatch.tasks.text.tokens import Ids, pad
+from tsbatch.tasks.text.token_features import Ids, pad
+from tsbatch.worker.resources import to_device
 
 MAX_INPUT: Final = 4096
 """Tokens of an input to a model that has no positions to count, as T5; ``handler.max_input_tokens`` allows more."""

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from tsbatch.errors import Unprocessable
 from tsbatch.settings import Section
-from tsbatch.tasks.generation.decoding import Plan
+from tsbatch.tasks.generation.token_selection import Plan
 
 NEW_TOKENS: Final = 256
 """New tokens where neither the request nor the model folder says, as in transformers' pipelines."""

@@ -20,13 +20,12 @@ from typing import Any, ClassVar, Final, Literal, TypeVar
 import numpy as np
 import torch
 
-from tsbatch.batching.choice import Choice
 from tsbatch.batching.rows import split, to_cpu
+from tsbatch.batching.strategy import Choice
 from tsbatch.errors import LoadError, RequestError
-from tsbatch.request import Item
-from tsbatch.resources import to_device
+from tsbatch.protocol.request import Item
 from tsbatch.settings import Section
-from tsbatch.tasks.images.decoding import Image, decode_image, guarded
+from tsbatch.tasks.images.image_files import Image, decode_image, guarded
 from tsbatch.tasks.images.preprocessing import (
     FILE,
     Arrays,
@@ -36,9 +35,10 @@ from tsbatch.tasks.images.preprocessing import (
     read_preprocessing,
     steps_of_processor,
 )
-from tsbatch.tasks.shared.folder import PROCESSOR_FILES
 from tsbatch.tasks.shared.pretrained import PretrainedHandler
-from tsbatch.tasks.shared.task import first_line
+from tsbatch.tasks.shared.pretrained_folder import PROCESSOR_FILES
+from tsbatch.tasks.shared.task_handler import first_line
+from tsbatch.worker.resources import to_device
 
 IMAGE_SCHEMA: Final[Mapping[str, Any]] = {"type": "string", "contentEncoding": "base64", "contentMediaType": "image/*"}
 """JSON Schema of an image; a raw body and a form's field need no base64."""

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import torch
 
-from tsbatch.tasks.images.decoding import Image
+from tsbatch.tasks.images.image_files import Image
 
 MaskFormat = Literal["png", "rle"]
 Mask = np.ndarray[Any, Any]

@@ -22,10 +22,10 @@ import torch
 from pydantic import Field
 
 from tsbatch.errors import NotSupported, RequestError, Unprocessable
-from tsbatch.request import Item
-from tsbatch.tasks.images.decoding import Image
+from tsbatch.protocol.request import Item
 from tsbatch.tasks.images.handler import Group, ImageHandler, Picture
-from tsbatch.tasks.shared.explaining import (
+from tsbatch.tasks.images.image_files import Image
+from tsbatch.tasks.shared.attributions import (
     ExplainingParameters,
     check_explains,
     check_steps,

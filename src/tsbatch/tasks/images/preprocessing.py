@@ -22,8 +22,8 @@ from pydantic import Field
 
 from tsbatch.errors import LoadError, Unprocessable
 from tsbatch.settings import Section, parse_section
-from tsbatch.tasks.images.decoding import Image
-from tsbatch.tasks.shared.task import read_json
+from tsbatch.tasks.images.image_files import Image
+from tsbatch.tasks.shared.task_handler import read_json
 
 FILE: Final = "preprocessing.json"
 SAME: Final = 1e-5

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tsbatch.errors import LoadError
-from tsbatch.tasks.shared.task import read_json
+from tsbatch.tasks.shared.task_handler import read_json
 
 FILE = "index_to_name.json"
 """As TorchServe's own handlers name it (ts/torch_handler/vision_handler.py)."""

@@ -11,8 +11,8 @@ import torch
 from tsbatch.errors import LoadError
 from tsbatch.models.engines import Engine, Source, export_engine, start_engine
 from tsbatch.settings import Dtype
-from tsbatch.tasks.shared import folder as folders
-from tsbatch.tasks.shared.task import TaskHandler
+from tsbatch.tasks.shared import pretrained_folder as folders
+from tsbatch.tasks.shared.task_handler import TaskHandler
 
 
 class PretrainedHandler(TaskHandler):

@@ -19,7 +19,7 @@ import torch
 from pydantic import Field
 
 from tsbatch.errors import BadRequest, PayloadTooLarge, Unprocessable
-from tsbatch.models.onnx_graph import OnnxGraph
+from tsbatch.models.onnx_model import OnnxGraph
 from tsbatch.settings import Section
 
 Array = np.ndarray[Any, Any]

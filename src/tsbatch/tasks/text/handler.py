@@ -12,12 +12,12 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 
-from tsbatch.batching.choice import Choice
+from tsbatch.batching.strategy import Choice
 from tsbatch.errors import LoadError, PayloadTooLarge, SettingsError, Unprocessable
 from tsbatch.models.packing import PackedEncoder, prove
 from tsbatch.tasks.shared.pretrained import PretrainedHandler
-from tsbatch.tasks.shared.task import first_line
-from tsbatch.tasks.text.tokens import Ids, Tokens, pad
+from tsbatch.tasks.shared.task_handler import first_line
+from tsbatch.tasks.text.token_features import Ids, Tokens, pad
 
 UNLIMITED = 1_000_000
 """A tokenizer without a limit has a model_max_length of 1e30; over this it counts as none."""

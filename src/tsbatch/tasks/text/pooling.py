@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 
 from tsbatch.errors import LoadError
-from tsbatch.tasks.shared.task import read_json
+from tsbatch.tasks.shared.task_handler import read_json
 
 Pooling = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """States (n, tokens, width) and attention mask (n, tokens) to vectors (n, width)."""

@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Final
 import torch
 
 from tsbatch.errors import LoadError, PayloadTooLarge
-from tsbatch.resources import to_device
-from tsbatch.tasks.shared.shapes import Groups, run_groups, same_shape
+from tsbatch.tasks.shared.equal_shapes import Groups, run_groups, same_shape
 from tsbatch.tasks.text.handler import TextHandler
+from tsbatch.worker.resources import to_device
 
 
 class SequenceClassificationHandler(TextHandler):

@@ -19,9 +19,8 @@ from typing import Any, Final
 import torch
 
 from tsbatch.errors import NotSupported, Unprocessable
-from tsbatch.request import Item
-from tsbatch.resources import to_device
-from tsbatch.tasks.shared.explaining import (
+from tsbatch.protocol.request import Item
+from tsbatch.tasks.shared.attributions import (
     check_explains,
     check_steps,
     find_class,
@@ -29,7 +28,8 @@ from tsbatch.tasks.shared.explaining import (
     share_passes,
 )
 from tsbatch.tasks.text.handler import TextHandler
-from tsbatch.tasks.text.tokens import Tokens
+from tsbatch.tasks.text.token_features import Tokens
+from tsbatch.worker.resources import to_device
 
 PARTS: Final = ("text", "text_pair")
 _TOKEN: Final[Mapping[str, Any]] = {

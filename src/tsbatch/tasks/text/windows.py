@@ -19,7 +19,7 @@ import numpy as np
 
 from tsbatch.errors import LoadError, PayloadTooLarge, RequestError, Unprocessable
 from tsbatch.tasks.text.handler import TextHandler
-from tsbatch.tasks.text.tokens import Tokens
+from tsbatch.tasks.text.token_features import Tokens
 
 MAX_WINDOWS = 1000
 """Windows of one item: a limit's worth of Chinese characters in windows of 384 tokens makes half as many."""

@@ -6,8 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from tsbatch.errors import Unprocessable
-from tsbatch.tasks.generation.decoding import Plan
 from tsbatch.tasks.generation.parameters import GenerationParameters, make_plan, samples
+from tsbatch.tasks.generation.token_selection import Plan
 
 
 def plan(usual=None, *, prompt=10, room=1000, cap=500, **wish):

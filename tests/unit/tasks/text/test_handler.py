@@ -8,10 +8,10 @@ import torch
 
 from tests.tiny import save_encoder, save_tokenizer
 from tests.tiny_text import save_wordpiece
-from tsbatch.context import ModelContext
 from tsbatch.errors import LoadError, PayloadTooLarge
-from tsbatch.tasks.shared.task import read_json
+from tsbatch.tasks.shared.task_handler import read_json
 from tsbatch.tasks.text.handler import TextHandler
+from tsbatch.worker.context import ModelContext
 
 
 class Encoder(TextHandler):

@@ -1,0 +1,1 @@
+"""The archive format: read, write, list, verify and compare model archives."""

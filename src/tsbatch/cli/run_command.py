@@ -1,0 +1,143 @@
+"""The verb ``run``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO
+
+import orjson
+import typer
+
+from tsbatch.archive.model_store import ModelSource
+from tsbatch.errors import UsageError
+from tsbatch.system import console
+
+PANEL = "Develop"
+SCHEMA = 1
+STANDARD = "-"
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the verb to the command line."""
+    app.command("run", rich_help_panel=PANEL)(run_command)
+
+
+def run_command(
+    mar: Annotated[Path, typer.Argument(help="The archive, or a folder that holds what an archive would.")],
+    data: Annotated[
+        str, typer.Option(help="The file with one JSON value a line, as a client would post it; - for stdin.")
+    ],
+    output: Annotated[str, typer.Option("--output", "-o", help="Where the answers go; - for stdout.")] = STANDARD,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Requests in a batch; the archive's batchSize when left out.")
+    ] = None,
+    text: Annotated[bool, typer.Option("--text", help="The lines are plain texts, not JSON.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="The summary as one JSON object; on stderr when the answers are on stdout.")
+    ] = False,
+) -> None:
+    """Answer a file of requests without a server: a line in, a line {"index", "status", "body"} out."""
+    _check_paths(mar, data, output)
+    # The handler may print; what is on stdout are the answers.
+    standard = sys.stdout.buffer
+    with redirect_stdout(sys.stderr):
+        summary = _run(mar, data, output, standard, batch_size=batch_size, text=text)
+    if not as_json:
+        _say(summary)
+    elif output == STANDARD:
+        typer.echo(orjson.dumps(summary).decode(), err=True)
+    else:
+        console.emit_json(summary)
+    if summary["stopped"]:
+        raise KeyboardInterrupt
+    if summary["failed"]:
+        raise typer.Exit(1)
+
+
+def _check_paths(mar: Path, data: str, output: str) -> None:
+    if not mar.exists():
+        raise UsageError(f"{mar}: there is no such archive")
+    ModelSource.parse(mar)
+    if data != STANDARD and not Path(data).is_file():
+        raise UsageError(f"{data}: there is no such file; --data takes a file with one request a line, or - for stdin")
+    if output != STANDARD:
+        if Path(output).is_dir():
+            raise UsageError(f"{output}: is a folder; --output takes the file for the answers")
+        if not Path(output).absolute().parent.is_dir():
+            raise UsageError(f"{output}: there is no folder {Path(output).absolute().parent}")
+        if data != STANDARD and Path(output).resolve() == Path(data).resolve():
+            raise UsageError(f"{output}: the answers would overwrite the requests; choose another --output")
+
+
+def _run(
+    mar: Path, data: str, output: str, standard: BinaryIO, *, batch_size: int | None, text: bool
+) -> dict[str, Any]:
+    from tsbatch.emulation.runner import HandlerRunner
+    from tsbatch.testing import offline_batches
+
+    tally, stopped = offline_batches.Tally(), False
+    with offline_batches.remarks():
+        console.say(f"loading {mar.name} ...")
+        with HandlerRunner.from_mar(mar, batch_size=batch_size) as runner:
+            name = runner.model_name
+            content_type = offline_batches.TEXT_LINE if text else offline_batches.JSON_LINE
+            try:
+                with _source(data) as source, _sink(output, standard) as sink, _progress(data, sink) as step:
+                    offline_batches.run_lines(runner, source, sink, tally, content_type=content_type, step=step)
+            except KeyboardInterrupt:
+                stopped = True
+    failed = {str(status): number for status, number in tally.failed.items()}
+    return {
+        "schema": SCHEMA,
+        "model": name,
+        "requests": tally.requests,
+        "ok": tally.requests - sum(failed.values()),
+        "failed": failed,
+        "batches": tally.batches,
+        "seconds": round(tally.seconds, 3),
+        "requests_per_second": round(tally.rate, 2),
+        "worker_died": tally.reasons,
+        "stopped": stopped,
+        "output": output,
+    }
+
+
+@contextmanager
+def _source(data: str) -> Iterator[BinaryIO]:
+    if data == STANDARD:
+        yield sys.stdin.buffer
+    else:
+        with Path(data).open("rb") as stream:
+            yield stream
+
+
+@contextmanager
+def _sink(output: str, standard: BinaryIO) -> Iterator[BinaryIO]:
+    if output == STANDARD:
+        yield standard
+    else:
+        with Path(output).open("wb") as stream:
+            yield stream
+
+
+@contextmanager
+def _progress(data: str, sink: BinaryIO) -> Iterator[console.Step]:
+    if sink.isatty():
+        # The answers themselves move on the terminal; a bar would be drawn into them.
+        yield console.Step(lambda *_: None, "running")
+        return
+    total = None if data == STANDARD else Path(data).stat().st_size
+    with console.progress("running (bytes of input)", total) as step:
+        yield step
+
+
+def _say(summary: dict[str, Any]) -> None:
+    failed = ", ".join(f"{number} x {status}" for status, number in summary["failed"].items())
+    console.say(
+        f"{'stopped: ' if summary['stopped'] else ''}{summary['requests']} requests in {summary['batches']} batches, "
+        f"{summary['ok']} ok, {f'failed: {failed}' if failed else '0 failed'}; "
+        f"{summary['seconds']:.1f} s, {summary['requests_per_second']:.1f} requests/s"
+    )

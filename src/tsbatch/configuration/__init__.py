@@ -1,0 +1,1 @@
+"""What TorchServe's settings mean, and which value takes effect."""

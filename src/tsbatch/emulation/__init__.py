@@ -1,0 +1,1 @@
+"""Load and call a handler in this process exactly as a TorchServe worker would."""

@@ -1,0 +1,259 @@
+"""A handler without a server, through TorchServe's own loader, message reader, Service and Context.
+
+::
+
+    Call ─ wire ─ bytes ─ retrieve_msg ─ Service.predict ─ handle ─ bytes ─ wire ─ Answer
+          (frontend)       └───────────── TorchServe's Python ──────┘     (frontend)
+
+What a test sees is what a client gets: the content types are decoded as in a worker, an exception fails the whole
+batch, and an answer the frontend cannot take raises :class:`tsbatch.emulation.frames.WorkerDied`.
+Needs ``tsbatch[serve]``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import uuid
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tsbatch.emulation.client_request import Call
+from tsbatch.emulation.frames import Answer, WireRequest, WorkerDied, encode_batch, read_answers
+from tsbatch.emulation.model_loader import (
+    METRIC_LOGGERS,
+    Connection,
+    Plan,
+    load,
+    own_dimensions,
+    plan_of_class,
+    plan_of_folder,
+    require_torchserve,
+    root_logger_as_it_is,
+)
+from tsbatch.emulation.worker_environment import Workplace, temporary_folder_of, undone_later
+from tsbatch.errors import LoadError
+from tsbatch.settings import MAX_RESPONSE_SIZE
+from tsbatch.worker.metric_lines import Captured, Metric, capture_metrics
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["DEFAULT_BATCH_SIZE", "Answer", "Call", "HandlerRunner", "Metric", "WorkerDied"]
+
+DEFAULT_BATCH_SIZE = 32
+"""The largest batch where neither the caller nor model-config.yaml says one."""
+
+
+class HandlerRunner:
+    """One loaded handler. Made by :meth:`from_mar` or :meth:`from_class`; a context manager.
+
+    While it works, the process is in the model's folder with the folder on ``sys.path``, as a worker is; before and
+    after, nothing of it shows. Runners may be used from several threads, and work one at a time.
+
+    Attributes:
+        handler: the handler's instance (or function).
+        model_name: the name it was loaded under.
+        batch_size: the most requests TorchServe would hand over together.
+    """
+
+    def __init__(self, plan: Plan, *, batch_size: int | None, gpu_id: int | None, max_response_size: int) -> None:
+        self.model_name = plan.name
+        own = plan.batch_size or DEFAULT_BATCH_SIZE
+        self.batch_size = own if batch_size is None else batch_size
+        self._max_response_size = max_response_size
+        self._captured = Captured()
+        self._clean_up = ExitStack()
+        with self._clean_up:
+            if plan.temporary:
+                # Also when nobody closes the runner: by then it is garbage, or the process ends.
+                self._clean_up.callback(weakref.finalize(self, shutil.rmtree, plan.folder, ignore_errors=True))
+            if self.batch_size < 1:
+                raise ValueError(f"batch_size is {batch_size}; a batch has at least one request")
+            self._place = Workplace(plan.folder, paths=plan.paths, modules=plan.modules)
+            self._clean_up.callback(self._place.forget)
+            with undone_later(self._clean_up):
+                self._service: Any = self._load(plan, gpu_id)
+            self._clean_up = self._clean_up.pop_all()
+        entry = self._service._entry_point  # noqa: SLF001  Service has no public way to it
+        self.handler: Any = getattr(entry, "__self__", entry)
+
+    @classmethod
+    def from_mar(
+        cls,
+        path: str | Path,
+        *,
+        batch_size: int | None = None,
+        gpu_id: int | None = None,
+        metrics_config: Path | None = None,
+        max_response_size: int = MAX_RESPONSE_SIZE,
+    ) -> HandlerRunner:
+        """A runner of an archive, or of a folder that holds what an archive would.
+
+        Args:
+            path: the ``.mar``; it is unpacked into a private temporary folder. A folder is used where it lies.
+            batch_size: the most requests of a batch; None for the archive's own batchSize, or 32.
+            gpu_id: the GPU TorchServe would have assigned.
+            metrics_config: the server's metrics.yaml; None for the one of tsbatch.
+            max_response_size: the server's limit for one answer, in bytes.
+
+        Raises:
+            LoadError: the archive or the handler does not load; the line says why.
+        """
+        require_torchserve()
+        path = Path(path).resolve()
+        if path.is_dir():
+            plan = plan_of_folder(path, path, metrics_config)
+        elif path.is_file():
+            with temporary_folder_of(path) as folder:
+                plan = replace(plan_of_folder(folder, path, metrics_config), temporary=True)
+        else:
+            raise LoadError(f"{path}: there is no such archive")
+        return cls(plan, batch_size=batch_size, gpu_id=gpu_id, max_response_size=max_response_size)
+
+    @classmethod
+    def from_class(
+        cls,
+        handler: type,
+        model_dir: str | Path,
+        *,
+        settings: Mapping[str, Any] | str | Path | None = None,
+        name: str = "model",
+        version: str = "1.0",
+        manifest: Mapping[str, Any] | None = None,
+        batch_size: int | None = None,
+        gpu_id: int | None = None,
+        metrics_config: Path | None = None,
+        max_response_size: int = MAX_RESPONSE_SIZE,
+    ) -> HandlerRunner:
+        """A runner of a handler class; nothing is written into ``model_dir``.
+
+        Args:
+            handler: the class.
+            model_dir: the folder with the model's files.
+            settings: the whole model-config.yaml, as a mapping or a path.
+            name: the model's name.
+            version: the model's version.
+            manifest: further entries of the manifest's ``model`` section, ``serializedFile`` for example.
+            batch_size: as in :meth:`from_mar`.
+            gpu_id: as in :meth:`from_mar`.
+            metrics_config: as in :meth:`from_mar`.
+            max_response_size: as in :meth:`from_mar`.
+
+        Raises:
+            LoadError: the folder is missing or the handler does not load; the line says why.
+        """
+        require_torchserve()
+        plan = plan_of_class(
+            handler,
+            Path(model_dir),
+            settings=settings,
+            name=name,
+            version=version,
+            manifest=manifest or {},
+            metrics_config=metrics_config,
+        )
+        return cls(plan, batch_size=batch_size, gpu_id=gpu_id, max_response_size=max_response_size)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Call the handler's ``close``, if it has one, and remove what was unpacked. Calling it again does nothing."""
+        service, self._service = self._service, None
+        if service is None:
+            return
+        with self._clean_up, self._place.entered():
+            close = getattr(self.handler, "close", None)
+            if callable(close):
+                # A handler of ours also asked to be closed at exit, which would keep it, and its model, until then.
+                atexit.unregister(close)
+                close()
+
+    def predict(self, requests: Iterable[Any]) -> list[Answer]:
+        """What the clients get when these requests arrive at the same moment.
+
+        Up to ``batch_size`` of them travel in one batch; the rest in further ones, as on a server.
+
+        Args:
+            requests: one or more of ``str`` (posted as text/plain), ``bytes`` (as application/octet-stream), any other
+                value (as JSON), or a :class:`Call`.
+
+        Returns:
+            One answer for each request, in order.
+
+        Raises:
+            WorkerDied: the worker would have died of this batch.
+            ValueError: there is no request.
+        """
+        return self._run([Call.of(request) for request in requests], {"explain": "False"})
+
+    def predict_one(self, request: Any) -> Answer:
+        """What a lonely request gets."""
+        return self.predict([request])[0]
+
+    def explain(self, requests: Iterable[Any]) -> list[Answer]:
+        """The same for ``/explanations``."""
+        return self._run([Call.of(request) for request in requests], {"explain": "True"})
+
+    def describe(self) -> Answer:
+        """What the handler says to ``GET /models/NAME?customized=true``."""
+        return self._run([None], {"describe": "True"})[0]
+
+    @property
+    def metrics(self) -> Sequence[Metric]:
+        """The metrics that the last predict, explain or describe emitted."""
+        return self._captured.metrics
+
+    @property
+    def dropped_metrics(self) -> Sequence[str]:
+        """Its metric lines that TorchServe would have dropped, a ``nan`` for example."""
+        return self._captured.dropped
+
+    def _run(self, calls: Sequence[Call | None], added: Mapping[str, str]) -> list[Answer]:
+        if self._service is None:
+            raise RuntimeError("the runner is closed")
+        if not calls:
+            raise ValueError("predict needs at least one request; TorchServe never hands over an empty batch")
+        answers = []
+        with self._at_work():
+            for start in range(0, len(calls), self.batch_size):
+                answers += self._hand_over(calls[start : start + self.batch_size], added)
+        return answers
+
+    def _hand_over(self, calls: Sequence[Call | None], added: Mapping[str, str]) -> list[Answer]:
+        from ts.protocol.otf_message_handler import retrieve_msg
+
+        ids = [str(uuid.uuid4()) for _ in calls]
+        connection = Connection(
+            encode_batch(_request(call, name, added) for call, name in zip(calls, ids, strict=True))
+        )
+        _, batch = retrieve_msg(connection)
+        self._service.set_cl_socket(connection)
+        try:
+            connection.sendall(self._service.predict(batch))
+        except (Exception, SystemExit) as error:
+            raise WorkerDied(f"the worker ended by {type(error).__name__}: {error}") from error
+        return read_answers(connection.sent, ids, max_response_size=self._max_response_size)
+
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        with self._place.entered(), root_logger_as_it_is(), own_dimensions(), capture_metrics(*METRIC_LOGGERS) as seen:
+            self._captured = seen
+            yield
+
+    def _load(self, plan: Plan, gpu_id: int | None) -> Any:
+        with self._at_work():
+            return load(plan, self.batch_size, gpu_id)
+
+
+def _request(call: Call | None, request_id: str, added: Mapping[str, str]) -> WireRequest:
+    # Without a call it is a GET: nothing but the frontend's own headers matters.
+    return WireRequest(request_id, added, ()) if call is None else call.to_wire(request_id, added)

@@ -1,0 +1,100 @@
+"""The folder that ``tsbatch kserve`` writes: the manifest, the storage, and what the image is made of."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tsbatch.configuration.server_properties import our_metrics
+from tsbatch.errors import UsageError
+from tsbatch.kserve import image, server_config
+from tsbatch.kserve.archive_facts import Facts
+from tsbatch.packaging.bundle import own_files
+from tsbatch.system.atomic_write import appearing_folder
+
+MANIFEST = "inference-service.yaml"
+DOCKERFILE = "Dockerfile"
+
+
+def write(folder: Path, facts: Facts, manifest: Mapping[str, Any], *, force: bool = False) -> list[str]:
+    """Writes everything; the folder appears whole or not at all.
+
+    Args:
+        folder: where to.
+        facts: the archive.
+        manifest: the InferenceService.
+        force: replace the folder that is there.
+
+    Returns:
+        The files, relative to the folder.
+
+    Raises:
+        UsageError: it exists, or cannot be written.
+    """
+    with_storage = "containers" in manifest["spec"]["predictor"]
+    texts = {
+        MANIFEST: as_yaml(manifest),
+        DOCKERFILE: image.dockerfile(facts, with_storage=with_storage),
+        image.REQUIREMENTS: image.requirements(facts),
+        f"{image.STORAGE}/{server_config.CONFIG}": server_config.config_properties(facts),
+    }
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with appearing_folder(folder, replace=force) as part:
+            for name, text in texts.items():
+                (part / name).parent.mkdir(parents=True, exist_ok=True)
+                (part / name).write_text(text, encoding="utf-8", newline="\n")
+            _copy_others(part, facts)
+            return sorted(path.relative_to(part).as_posix() for path in part.rglob("*") if path.is_file())
+    except FileExistsError:
+        raise UsageError(f"{folder} exists; replace it with --force, or choose another --output") from None
+
+
+def as_yaml(manifest: Mapping[str, Any]) -> str:
+    """The manifest as ``kubectl apply -f`` takes it."""
+    return yaml.dump(dict(manifest), Dumper=_Dumper, sort_keys=False, width=110)
+
+
+def _copy_others(part: Path, facts: Facts) -> None:
+    metrics = our_metrics()
+    assert metrics is not None
+    storage = part / image.STORAGE
+    shutil.copyfile(metrics, storage / server_config.METRICS)
+    (storage / server_config.STORE).mkdir()
+    _take(facts.path, storage / server_config.STORE / facts.path.name)
+    if facts.ours and not facts.bundled:
+        for name, file in own_files():
+            target = part / image.WORKER / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, target)
+
+
+def _take(archive: Path, target: Path) -> None:
+    if archive.is_dir():
+        shutil.copytree(archive, target)
+        return
+    try:
+        # An archive is never changed in place, and it may be large.
+        os.link(archive.resolve(), target)
+    except OSError:
+        shutil.copyfile(archive, target)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Text of several lines as it would be written by hand, and no references to what stands above."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - PyYAML's signature
+        """Each list is written where it stands."""
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _text)

@@ -1,0 +1,146 @@
+"""A handler module as its syntax tree; it is read, never run."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from tsbatch.lint.documents import Document, Machine, Source
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+STAGES = ("handle", "preprocess", "inference", "postprocess", "decode_request", "collate", "encode_response")
+"""What runs for every batch; the last three are BatchHandler's."""
+LOADING = {"initialize", "__init__", "load_model", "prepare", "warm_up", "setup"}
+
+
+@dataclass(frozen=True)
+class HandlerFile(Document):
+    """The module that TorchServe imports; ``problem`` says why it is not Python, and where."""
+
+    tree: ast.Module
+    problem: tuple[int, str] | None = None
+
+    @cached_property
+    def classes(self) -> list[ast.ClassDef]:
+        """The classes that TorchServe counts: those defined at the top level."""
+        found = (node for node in top_level(self.tree.body) if isinstance(node, ast.ClassDef))
+        return list({node.name: node for node in found}.values())
+
+    @cached_property
+    def functions(self) -> dict[str, Function]:
+        """The functions at the top level, by name."""
+        return {node.name: node for node in top_level(self.tree.body) if isinstance(node, Function)}
+
+    @cached_property
+    def uses_tsbatch(self) -> bool:
+        """Whether the handler is one of ours: tsbatch does for it what BaseHandler's must do themselves."""
+        modules = [node.module or "" for node in ast.walk(self.tree) if isinstance(node, ast.ImportFrom)]
+        modules += [name.name for node in ast.walk(self.tree) if isinstance(node, ast.Import) for name in node.names]
+        return any(module.partition(".")[0] == "tsbatch" for module in modules)
+
+    @cached_property
+    def imports_all(self) -> bool:
+        """Whether names come in that cannot be seen here."""
+        found = [node for node in top_level(self.tree.body) if isinstance(node, ast.ImportFrom)]
+        return any(name.name == "*" for node in found for name in node.names)
+
+    @cached_property
+    def per_batch(self) -> list[Function]:
+        """The functions that run for every batch: the stages and what they call of their own class and module."""
+        seen: dict[str, Function] = {}
+        for members in (*map(methods, self.classes), self.functions):
+            waiting = [members[name] for name in STAGES if name in members]
+            while waiting:
+                function = waiting.pop()
+                if function.name in LOADING or f"{id(members)}{function.name}" in seen:
+                    continue
+                seen[f"{id(members)}{function.name}"] = function
+                called = {name for call in calls(function) if (name := own_name(call))}
+                waiting += [known[name] for name in called for known in (members, self.functions) if name in known]
+        return list({id(function): function for function in seen.values()}.values())
+
+    def stage(self, name: str) -> Iterator[Function]:
+        """Every definition of one stage."""
+        for node in self.classes:
+            if name in methods(node):
+                yield methods(node)[name]
+        if name in self.functions:
+            yield self.functions[name]
+
+
+def read_handler(source: Source, machine: Machine) -> HandlerFile:
+    """Parse a Python file; what is wrong with it becomes its ``problem``."""
+    try:
+        return HandlerFile(source, machine, ast.parse(source.data, filename=source.path))
+    except (SyntaxError, ValueError, RecursionError) as error:
+        line = getattr(error, "lineno", None) or 1
+        why = getattr(error, "msg", None) or str(error)
+        return HandlerFile(source, machine, ast.Module([], []), (line, why))
+
+
+def looks_like_handler(file: HandlerFile) -> bool:
+    """Whether a module in a folder is one that TorchServe imports, not one that such a module uses.
+
+    One in a package is not, since the handler is imported by its bare name; nor is a test.
+    """
+    in_package = file.source.real is not None and (file.source.real.parent / "__init__.py").exists()
+    if in_package or file.source.name.startswith(("test_", "conftest")):
+        return False
+    stages = {"handle", "initialize", "preprocess", "postprocess"}
+    bases = [name_of(base) or "" for node in file.classes for base in node.bases]
+    named = any(base.endswith("Handler") and not base.startswith("logging.") for base in bases)
+    has = any(methods(node).keys() & stages for node in file.classes)
+    return named or has or "handle" in file.functions or file.source.name.lower().endswith("handler.py")
+
+
+def top_level(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements that run at import, those in branches included."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, (ast.If, ast.Try, ast.With)):
+            for _, value in ast.iter_fields(statement):
+                for part in value if isinstance(value, list) else ():
+                    if isinstance(part, ast.ExceptHandler):
+                        yield from top_level(part.body)
+                    elif isinstance(part, ast.stmt):
+                        yield from top_level([part])
+
+
+def methods(node: ast.ClassDef) -> dict[str, Function]:
+    """The methods that a class defines itself."""
+    return {part.name: part for part in node.body if isinstance(part, Function)}
+
+
+def batch_name(function: Function) -> str | None:
+    """The name of the parameter that carries the batch: the first one after self."""
+    names = [argument.arg for argument in function.args.args]
+    names = names[1:] if names[:1] in (["self"], ["cls"]) else names
+    return names[0] if names else None
+
+
+def calls(node: ast.AST) -> Iterator[ast.Call]:
+    """Every call below a node."""
+    return (part for part in ast.walk(node) if isinstance(part, ast.Call))
+
+
+def name_of(node: ast.AST) -> str | None:
+    """``a.b.c`` of such an expression; None of any other."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        inner = name_of(node.value)
+        return f"{inner}.{node.attr}" if inner else None
+    return None
+
+
+def own_name(call: ast.Call) -> str | None:
+    """The function or method of one's own that is called: ``f()`` or ``self.f()``."""
+    name = name_of(call.func) or ""
+    return name.removeprefix("self.") if name.count(".") == name.startswith("self.") else None
+
+
+def names_in(node: ast.AST) -> set[str]:
+    """Every plain name below a node."""
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}

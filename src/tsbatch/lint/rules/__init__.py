@@ -1,0 +1,1 @@
+"""The lint rules, grouped by the document they read."""

@@ -1,0 +1,83 @@
+"""The engines that PyTorch makes from the model at load: torch.compile, TorchScript, torch.export."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tsbatch.models.engines import FLOATS, Engine, Forward, Source
+from tsbatch.models.export_wrappers import Positional, by_name, open_shapes, output_names
+
+
+class Compile(Engine):
+    """torch.compile with dynamic shapes. Compiled once for each user and machine; later starts read the cache."""
+
+    name = "compile"
+    dtypes = tuple(FLOATS)
+    start_seconds = 600
+
+    def missing(self, *, to_export: bool = False) -> str | None:
+        """A C++ compiler may be missing."""
+        del to_export  # it compiles when it starts
+        usual = {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
+        compiler = os.environ.get("CXX", usual)
+        if shutil.which(compiler):
+            return None
+        return f"needs a C++ compiler and there is no {compiler}: install one (apt-get install g++), or set CXX"
+
+    def start(self, source: Source) -> Forward:
+        """Compiles what the warm-up might not reach: one row, and several."""
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(_private_cache()))
+        with warnings.catch_warnings(), torch.inference_mode():  # as in the loop: compiled code depends on the mode
+            warnings.simplefilter("ignore")  # of PyTorch's own making
+            forward: Forward = torch.compile(source.model.forward, dynamic=True)
+            for rows in (1, source.rows):  # PyTorch compiles sizes of 1 apart
+                forward(**{name: tensor[:rows] for name, tensor in source.batch.items()})
+        return forward
+
+
+class TorchScript(Engine):
+    """torch.jit.trace; PyTorch deprecates it, and on some machines it is a little quicker than eager one by one."""
+
+    name = "torchscript"
+    dtypes = tuple(FLOATS)
+
+    def start(self, source: Source) -> Forward:
+        """Traces over the example; padding and lengths stay variable."""
+        inputs, outputs = list(source.batch), output_names(source)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # deprecation, and shapes that the model checks in Python
+            traced = torch.jit.trace(  # type: ignore[no-untyped-call]
+                Positional(source.model, inputs), tuple(source.batch.values()), check_trace=False
+            )
+        return by_name(lambda tensors: traced(*tensors), inputs, outputs)
+
+
+class Export(Engine):
+    """torch.export: the program without the model's Python."""
+
+    name = "export"
+    dtypes = tuple(FLOATS)
+    start_seconds = 120
+
+    def start(self, source: Source) -> Forward:
+        """Exports with rows and length left open."""
+        inputs, outputs = list(source.batch), output_names(source)
+        program: Any = torch.export.export(
+            Positional(source.model, inputs), tuple(source.batch.values()), dynamic_shapes=open_shapes(inputs)
+        ).module()
+        return by_name(lambda tensors: program(*tensors), inputs, outputs)
+
+
+def _private_cache() -> Path:
+    """A folder of this user's own: what lies in it is run."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(home) / "tsbatch" / "compiled"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return folder

@@ -1,0 +1,1 @@
+"""Change the models of a running server: register, scale, reconfigure, roll back."""

@@ -1,1 +1,0 @@
-"""What is done from a desk: archives, servers, offline runs. Uses the core; the core never uses this."""

@@ -1,0 +1,1 @@
+"""Build an archive from a model folder."""

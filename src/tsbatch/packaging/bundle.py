@@ -1,0 +1,140 @@
+"""tsbatch's worker side and what it needs, as files of an archive: it then runs where nobody can install anything.
+
+The packages lie at the archive's root, which is on the worker's PYTHONPATH. They are those of this environment, made
+for this Python and platform; torch, torchserve and transformers are the server's.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from importlib.metadata import Distribution, PackageNotFoundError, distribution, packages_distributions
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from tsbatch import _bundled
+from tsbatch._version import __version__
+from tsbatch.archive.file_set import Contents
+from tsbatch.archive.model_folder import clutter, walk
+from tsbatch.archive.planned_archive import Archive
+from tsbatch.errors import UsageError
+from tsbatch.packaging.task_requirements import needs
+
+NEEDED = ("numpy", "orjson", "pydantic", "PyYAML", "safetensors", *(("tomli",) if sys.version_info < (3, 11) else ()))
+"""What tsbatch's worker side imports, beside torch."""
+
+SERVERS_OWN = frozenset({"torch", "torchserve", "transformers"})
+WITH_TRANSFORMERS = frozenset({"numpy", "pyyaml", "safetensors", "tokenizers"})
+"""transformers needs them itself, so they are where it is."""
+
+FOR_WORKERS = frozenset({"protocol", "batching", "models", "worker", "tasks"})
+"""The packages that a worker imports. Each goes in whole or not at all: ``check`` finds those that are missing beside
+the archive (tsbatch.check.child_process)."""
+NOT_FOR_WORKERS = frozenset({"__main__.py", "pytest_plugin.py", "runner.py"})
+"""Modules at the root of the package that a worker does not import."""
+OF_ONE_INSTALLATION = frozenset({"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"})
+"""Files that differ from one installation of a version to the next."""
+
+
+def with_bundle(archive: Archive) -> Archive:
+    """The archive with everything in it that its worker needs beyond torch, torchserve and transformers.
+
+    Raises:
+        UsageError: something needed is not installed here, or the archive has a file of one of these names.
+    """
+    found = worker_packages(archive.config["tsbatch"], why="--bundle")
+    files: dict[str, Path | bytes] = dict(own_files())
+    for package in found:
+        files.update(_files_of(package))
+    names = sorted({"tsbatch", *(PurePosixPath(name).parts[0].removesuffix(".py") for name in files)})
+    contents = Contents({})
+    for name, file in [*archive.files.items(), *files.items(), (_bundled.NAME, _bundled.text(names))]:
+        contents.add(name, file)
+    packages = {_canonical(package.name): package.version for package in found}
+    about = {"made_for": _bundled.python_and_platform(), "packages": {"tsbatch": __version__, **packages}}
+    note = f"bundled for {about['made_for']}: " + ", ".join(f"{name} {number}" for name, number in packages.items())
+    return replace(
+        archive, files=contents.files, about={**archive.about, "bundle": about}, notes=[*archive.notes, note]
+    )
+
+
+def worker_packages(section: Mapping[str, Any], *, why: str) -> list[Distribution]:
+    """What a worker imports beyond torch, torchserve and, for a transformers model, what transformers brings.
+
+    Args:
+        section: ``tsbatch:`` of the archive's model-config.yaml.
+        why: the option that asks for it, for the error.
+
+    Raises:
+        UsageError: one of them is not installed here.
+    """
+    wanted = needs(section.get("task"))
+    absent = WITH_TRANSFORMERS if wanted.transformers else frozenset()
+    roots = [*NEEDED, *wanted.packages, *_of_engine(section.get("engine", "eager"))]
+    kept = [root for root in roots if _canonical(root) not in absent]
+    return _with_their_needs(kept, SERVERS_OWN | absent, why)
+
+
+def _of_engine(name: str) -> list[str]:
+    if name == "eager":
+        return []
+    from tsbatch.models.engines import find_engine
+
+    homes = packages_distributions()
+    return [home for module in find_engine(name).needs for home in homes.get(module, [module])]
+
+
+def _with_their_needs(roots: Iterable[str], left_out: frozenset[str], why: str) -> list[Distribution]:
+    """The distributions and all that they need, sorted by name."""
+    from packaging.requirements import Requirement
+
+    found: dict[str, Distribution] = {}
+    todo = list(roots)
+    while todo:
+        name = _canonical(todo.pop())
+        if name in found or name in left_out:
+            continue
+        try:
+            found[name] = distribution(name)
+        except PackageNotFoundError:
+            raise UsageError(f"{why}: the package {name} is not installed here: pip install {name}") from None
+        needs = [Requirement(text) for text in found[name].requires or ()]
+        todo += [need.name for need in needs if need.marker is None or need.marker.evaluate({"extra": ""})]
+    return [found[name] for name in sorted(found)]
+
+
+def own_files() -> Iterator[tuple[str, Path]]:
+    """The worker side of tsbatch: path below the folder that is on PYTHONPATH, and where the file lies here."""
+    spec = importlib.util.find_spec("tsbatch")
+    assert spec is not None
+    assert spec.origin is not None
+    for name, path in walk(Path(spec.origin).parent).items():
+        top, _, below = name.partition("/")
+        if not clutter(name) and (top in FOR_WORKERS if below else top not in NOT_FOR_WORKERS):
+            yield f"tsbatch/{name}", path
+
+
+def _files_of(package: Distribution) -> Iterator[tuple[str, Path | bytes]]:
+    files = package.files
+    if files is None:
+        raise UsageError(f"--bundle: {package.name} was not installed by pip, and its files are not known; use pip")
+    for file in files:
+        name = PurePosixPath(file).as_posix()
+        if _belongs(name):
+            yield name, Path(str(package.locate_file(file)))
+
+
+def _belongs(name: str) -> bool:
+    path = PurePosixPath(name)
+    if ".." in path.parts or path.is_absolute() or path.suffix in (".pyc", ".pyi", ".pth", ".h"):
+        return False  # scripts go elsewhere, and only compilers and editors read the others
+    in_info = path.parts[0].endswith(".dist-info")
+    return "tests" not in path.parts and not (in_info and path.name in OF_ONE_INSTALLATION)
+
+
+def _canonical(name: str) -> str:
+    from packaging.utils import canonicalize_name
+
+    return str(canonicalize_name(name))

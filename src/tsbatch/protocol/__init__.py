@@ -1,0 +1,1 @@
+"""From the bytes of a request to items, and from results to the bytes of a reply."""

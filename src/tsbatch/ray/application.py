@@ -1,0 +1,69 @@
+"""An archive as a Ray Serve application."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tsbatch.ray.archive_cache import Source, describe
+from tsbatch.ray.deployment_options import RaySettings, ray_settings
+
+
+def deployment(
+    mar: str | Path,
+    *,
+    name: str | None = None,
+    replicas: int | None = None,
+    autoscale: tuple[int, int] | None = None,
+    cpus: float | None = None,
+    gpus: float | None = None,
+    batch_size: int | None = None,
+    max_batch_delay: int | None = None,
+    queue_size: int | None = None,
+    surge: int = 100,
+    **options: Any,
+) -> Any:
+    """The archive as a Ray Serve application: for ``ray.serve.run``, or to bind into another deployment.
+
+    Args:
+        mar: the archive: a path, ``file://``, ``http(s)://``, or what smart_open reads (``s3://``, ``gs://``).
+        name: the name it is served under; the archive's own when left out.
+        replicas: how many; ``minWorkers`` of model-config.yaml when left out.
+        autoscale: the fewest and the most, in place of ``replicas``.
+        cpus: cores that each replica reserves, and its torch threads; ``tsbatch.threads``, or 1.
+        gpus: GPUs that each replica reserves, also a part of one; 1 where model-config.yaml asks for a GPU.
+        batch_size: requests in a batch, at most; ``batchSize`` when left out.
+        max_batch_delay: ms to wait for a batch to fill; ``maxBatchDelay`` when left out.
+        queue_size: requests that wait at each proxy, at most; ``jobQueueSize`` when left out.
+        surge: percent of the replicas that an update starts before it ends the old ones.
+        options: further arguments of ``ray.serve.deployment``; they win.
+
+    Returns:
+        A ``ray.serve.Application``.
+
+    Raises:
+        UsageError: the archive cannot be read or is not as it was packed, or a setting cannot be.
+    """
+    source = describe(mar)
+    settings = ray_settings(
+        source.config,
+        name=name or source.name,
+        replicas=replicas,
+        autoscale=autoscale,
+        cpus=cpus,
+        gpus=gpus,
+        batch_size=batch_size,
+        max_batch_delay=max_batch_delay,
+        queue_size=queue_size,
+        surge=surge,
+    )
+    return application(source, settings, options)
+
+
+def application(source: Source, settings: RaySettings, options: dict[str, Any] | None = None) -> Any:
+    """The application of a described archive."""
+    from ray import serve
+
+    from tsbatch.ray.replica import ReplicaApp
+
+    return serve.deployment(**{**settings.deployment_options(), **(options or {})})(ReplicaApp).bind(source, settings)

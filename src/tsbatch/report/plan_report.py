@@ -1,0 +1,131 @@
+"""The report of a plan: the machines that a load needs, and the curves around it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tsbatch.bench.page import number
+from tsbatch.report.charts import lines
+from tsbatch.report.document import Figure, Report, Section, Table, Words
+from tsbatch.simulation.capacity_plan import Plan, Point, settings_of
+
+COLUMNS = ("workers", "batchSize", "maxBatchDelay", "jobQueueSize")
+
+
+def report_of_plans(plans: Sequence[Plan]) -> Report:
+    """One report of the plans for one or several rates; the curves are those of the last."""
+    last = plans[-1]
+    return Report(
+        title="tsbatch plan",
+        headline=headline(last),
+        lead=[headline(plan) for plan in plans[:-1]],
+        facts=[
+            (f"{last.unit}s", str(last.machines)),
+            ("P99", f"{number(last.point.p99)} ms"),
+            ("margin", f"{last.margin:.0%}"),
+            *([("cost", number(last.machines * last.price) or "")] if last.price is not None else []),
+        ],
+        sections=[
+            Section("Plans", [Table(title="What each load needs", columns=plan_columns(plans), rows=plan_rows(plans))]),
+            Section("Around it", curves(last)),
+            Section("Settings", [others(last)]),
+            Section(
+                "What this rests on",
+                [
+                    Words(title="Measured", lines=list(last.measured) or ["nothing"]),
+                    Words(title="Extrapolated", lines=list(last.guessed)),
+                ],
+            ),
+        ],
+    )
+
+
+def headline(plan: Plan) -> str:
+    """The plan in a sentence."""
+    settings = plan.chosen.settings
+    workers = f"{settings.workers} worker{'s' * (settings.workers > 1)}"
+    with_workers = f"{plan.counted} with {workers}" if plan.unit == "machine" else plan.counted
+    delay = f", maxBatchDelay {settings.max_batch_delay}" if settings.batch_size > 1 else ""
+    return (
+        f"{plan.rate:g} requests/s within {plan.goal.p99:g} ms at P99: {with_workers}, batchSize"
+        f" {settings.batch_size}{delay}"
+    )
+
+
+def plan_columns(plans: Sequence[Plan]) -> list[str]:
+    """The headings of :func:`plan_rows`."""
+    cost = ["cost"] if plans[0].price is not None else []
+    return [
+        "requests/s",
+        f"{plans[0].unit}s",
+        *cost,
+        *COLUMNS[:3],
+        "P50 ms",
+        "P99 ms",
+        "margin %",
+        "P99 with one down",
+        "refused %",
+    ]
+
+
+def plan_rows(plans: Sequence[Plan]) -> list[list[Any]]:
+    """One row for each plan."""
+    return [
+        [
+            round(plan.rate, 1),
+            plan.machines,
+            *([] if plan.price is None else [round(plan.machines * plan.price, 2)]),
+            *list(settings_of(plan.chosen).values())[:3],
+            round(plan.point.p50, 1),
+            round(plan.point.p99, 1),
+            round(100 * plan.margin, 1),
+            None if plan.down is None else round(plan.down.p99, 1),
+            None if plan.down is None else round(100 * plan.down.refused, 2),
+        ]
+        for plan in plans
+    ]
+
+
+def others(plan: Plan) -> Table:
+    """The chosen settings and the next best."""
+    rows = [[*settings_of(one).values(), round(one.rate, 1)] for one in (plan.chosen, *plan.others)]
+    return Table(
+        title="The settings that were best",
+        columns=[*COLUMNS, f"requests/s of a {plan.unit}"],
+        rows=rows,
+        note=f"The first one is planned with. The rate is the highest at which a {plan.unit} keeps the goal.",
+    )
+
+
+def curves(plan: Plan) -> list[Figure]:
+    """P99 and machines or replicas over the rate."""
+    at = np.array([point.rate for point in plan.curve])
+    latencies = {"P50": _column(plan.curve, "p50"), "P99": _column(plan.curve, "p99")}
+    note = f"With {plan.counted} as planned; the goal is {plan.goal.p99:g} ms at P99."
+    unit = f"{plan.unit}s" if plan.price is None else "cost"
+    cost = _column(plan.curve, "needed") * (plan.price or 1)
+    return [
+        _figure("Latency over the rate", note, "ms", at, latencies),
+        _figure("Cost over the rate", "What each rate would need to keep the goal.", unit, at, {unit: cost}),
+    ]
+
+
+def _column(points: Sequence[Point], name: str) -> Any:
+    return np.array([getattr(point, name) for point in points], dtype=np.float64)
+
+
+def _figure(title: str, note: str, unit: str, at: Any, series: dict[str, Any]) -> Figure:
+    return Figure(
+        title=title,
+        note=note,
+        chart=lines(f"{title}. {note}", at, series, across="requests/s", up=unit),
+        legend=[(f"c{place}", name) for place, name in enumerate(series)] if len(series) > 1 else (),
+        columns=["requests/s", *(f"{name}, {unit}" if name != unit else unit for name in series)],
+        rows=[
+            [round(rate, 1), *(None if np.isnan(one) else round(one, 2) for one in row)]
+            for rate, *row in zip(at.tolist(), *(one.tolist() for one in series.values()), strict=True)
+        ],
+    )

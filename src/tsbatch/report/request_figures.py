@@ -1,0 +1,165 @@
+"""Figures of the requests themselves: how long they took, when, and how they travelled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from tsbatch.bench.page import number
+from tsbatch.bench.request_table import Column, Samples
+from tsbatch.bench.statistics import latency_histogram, percentiles
+from tsbatch.bench.summary import batch_of
+from tsbatch.report.charts import histogram, lines
+from tsbatch.report.document import Figure, Part, Words
+from tsbatch.report.latency_figures import stacked
+
+WINDOWS: Final = 60
+IN_WINDOW: Final = 20
+"""A window of time should hold so many requests at least."""
+
+POINTED: Final = {"P50": "p50", "P99": "p99", "max": "max"}
+
+
+def distribution(counted: Samples) -> Figure | Words:
+    """How long requests took; those that count are for the caller to choose."""
+    title = "Latency distribution"
+    found = latency_histogram(counted.latency[~np.isnan(counted.latency)])
+    edges, counts = found["edges"], found["counts"]
+    if not counts:
+        return Words(title=title, lines=["No request was answered, so there is no latency."])
+    figures = percentiles(counted.latency)
+    marks = {name: figures[key] for name, key in POINTED.items() if key in figures}
+    note = ", ".join(f"{name} {number(value)} ms" for name, value in marks.items())
+    return Figure(
+        title=title,
+        note=f"{note}. The axis is logarithmic: each column spans the same factor.",
+        chart=histogram(f"{title}. {note}", edges, counts, unit="ms", counted="requests", marks=marks, log=True),
+        columns=["from ms", "to ms", "requests"],
+        rows=[[low, high, int(count)] for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True) if count],
+    )
+
+
+def batch_sizes(samples: Samples) -> Figure | Words:
+    """How full the batches were."""
+    title = "Batch sizes"
+    found = batch_of(samples.where(samples.ok))
+    if found is None:
+        return Words(title=title, lines=["Not known: no answer told the size of its batch."])
+    sizes = {size["size"]: size for size in found["sizes"]}
+    total = sum(size["batches"] for size in found["sizes"])
+    top = max(*sizes, found["capacity"] or 0, 1)
+    counts = [sizes[size]["batches"] if size in sizes else 0.0 for size in range(1, top + 1)]
+    note = f"{found['mean']:.2f} requests a batch on average"
+    if found["capacity"]:
+        full = sizes.get(found["capacity"], {"batches": 0.0})["batches"] / total
+        note += f", of {found['capacity']} that fit; {full:.0%} of the batches were full"
+    edges = [size - 0.5 for size in range(1, top + 2)]
+    return Figure(
+        title=title,
+        note=f"{note}.",
+        chart=histogram(f"{title}. {note}.", edges, counts, unit="requests in a batch", counted="batches"),
+        columns=["requests in a batch", "batches", "share", "requests"],
+        rows=[
+            [size, round(one["batches"]), f"{one['batches'] / total:.1%}", one["requests"]]
+            for size, one in sizes.items()
+        ],
+    )
+
+
+def padding(wastes: Mapping[str, float]) -> Figure | Words:
+    """How much of what was computed was padding.
+
+    Args:
+        wastes: what was measured together, by its name, to the share of padding, 0 to 1.
+    """
+    title = "Padding waste"
+    if not wastes:
+        why = "Not known: no batch told. tsbatch handlers do where they pad, into model_metrics.log of the log folder."
+        return Words(title=title, lines=[why])
+    mean = sum(wastes.values()) / len(wastes)
+    bars = [(name, [100 * (1 - waste), 100 * waste]) for name, waste in wastes.items()]
+    note = f"{mean:.1%} of the computed lengths were padding, on average over the batches."
+    return stacked(title, note, ["of requests", "padding"], bars, unit="%")
+
+
+def over_time(samples: Samples, *, share: float = 1.0, starts: Sequence[float] = ()) -> list[Part]:
+    """Rate, latency and batch size over time.
+
+    Args:
+        samples: the requests, in one time.
+        share: how much of all requests they are, for the rate.
+        starts: when further runs began, on that time.
+    """
+    span = float(np.ptp(samples.sent)) if len(samples) else 0.0
+    if span <= 0:
+        return [Words(title="Over time", lines=["Too few requests for a line over time."])]
+    # Of a log that was too large only stretches are kept: a short window may fall between two of them.
+    most = WINDOWS if share == 1 else WINDOWS // 5
+    windows = _Windows(samples, count=int(np.clip(len(samples) // IN_WINDOW, 2, most)))
+    begin = float(samples.sent.min())
+    marks = [start - begin for start in starts if start > begin]
+    failed = windows.count(~samples.ok)
+    rates = {"good answers": windows.count(samples.ok) / windows.width / share}
+    if failed.any():
+        rates["failed"] = failed / windows.width / share
+    levels = {"P50": 0.5, "P99": 0.99}
+    latencies = {name: windows.quantile(samples.latency, samples.ok, level) for name, level in levels.items()}
+    figures: list[Part] = [
+        windows.figure("Rate over time", "requests/s", rates, marks, "By when the requests were sent."),
+        windows.figure("Latency over time", "ms", latencies, marks, "Of good answers, by when they were sent."),
+    ]
+    batch = windows.mean_batch()
+    if not np.isnan(batch).all():
+        figures.append(windows.figure("Batch size over time", "requests", {"mean": batch}, marks, "Mean over batches."))
+    return figures
+
+
+class _Windows:
+    """Requests cut into stretches of time of one length."""
+
+    def __init__(self, samples: Samples, count: int) -> None:
+        self._samples = samples
+        since = samples.sent - samples.sent.min()
+        self.width = float(since.max()) / count
+        self._place = np.minimum((since / self.width).astype(int), count - 1)
+        self._count = count
+        self.middles: Column = np.linspace(0.5, count - 0.5, count) * self.width
+
+    def count(self, mask: Any) -> Column:
+        """How many of the requests that ``mask`` says are in each window."""
+        return np.bincount(self._place[mask], minlength=self._count).astype(np.float64)
+
+    def quantile(self, values: Column, mask: Any, level: float) -> Column:
+        """A quantile in each window; NaN where nobody is."""
+        found = np.full(self._count, np.nan)
+        for window in range(self._count):
+            here = values[mask & (self._place == window)]
+            if len(here):
+                found[window] = np.quantile(here, level)
+        return found
+
+    def mean_batch(self) -> Column:
+        """Requests a batch: those in the window over the batches that they make up."""
+        known = ~np.isnan(self._samples.batch)
+        batches = np.bincount(self._place[known], weights=1 / self._samples.batch[known], minlength=self._count)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mean: Column = np.where(batches > 0, self.count(known) / batches, np.nan)
+        return mean
+
+    def figure(self, title: str, unit: str, series: Mapping[str, Column], marks: Sequence[float], note: str) -> Figure:
+        """Lines over time with their table."""
+        if marks:
+            note += " Dashed lines part the runs."
+        return Figure(
+            title=title,
+            note=note,
+            chart=lines(f"{title}. {note}", self.middles, series, across="s", up=unit, marks=marks),
+            legend=[(f"c{place}", name) for place, name in enumerate(series)] if len(series) > 1 else (),
+            columns=["from s", *(f"{name}, {unit}" for name in series)],
+            rows=[
+                [round(middle - self.width / 2, 2), *(None if np.isnan(one) else round(float(one), 2) for one in row)]
+                for middle, *row in zip(self.middles.tolist(), *series.values(), strict=True)
+            ],
+        )

@@ -1,0 +1,1 @@
+"""A TorchServe process managed by tsbatch, and the client of its management API."""

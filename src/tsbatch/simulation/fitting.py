@@ -1,0 +1,195 @@
+"""A service time out of what was measured: a load test's file, or a check's.
+
+From a load test each batch is one observation: its items, its requests' length and its handler time. What TorchServe
+itself cost is found beside it (:mod:`tsbatch.simulation.overhead`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import orjson
+
+from tsbatch.bench.request_table import Column
+from tsbatch.bench.result_file import BenchResult, Run
+from tsbatch.diagnosis.batch_table import batch_numbers, batches_of
+from tsbatch.errors import UsageError
+from tsbatch.simulation.batching_rules import MOST_WITHOUT_DELAY
+from tsbatch.simulation.overhead import FEWEST, TYPICAL, overhead_of
+from tsbatch.simulation.service_time import KIND, LEAST, SPREADS, Machine, ServiceTime
+
+WORTH: Final = 0.1
+"""Share of the spread that the length must explain to count."""
+
+
+def read_service(path: Path) -> ServiceTime:
+    """The service time of a file.
+
+    Args:
+        path: what :meth:`ServiceTime.save`, ``tsbatch bench --output`` or ``tsbatch check --json`` wrote.
+
+    Raises:
+        UsageError: there is no service time in it.
+        OSError: it cannot be read.
+    """
+    try:
+        value = orjson.loads(path.read_bytes())
+    except orjson.JSONDecodeError as error:
+        raise UsageError(f"{path} is no JSON: {error}") from None
+    if isinstance(value, dict) and value.get("kind") == KIND:
+        return ServiceTime.from_json(value, str(path))
+    if isinstance(value, dict) and "kind" not in value and "service" in value:
+        return of_check(value, str(path))
+    return of_bench(BenchResult.load(path), str(path))
+
+
+def of_check(report: Mapping[str, Any], source: str) -> ServiceTime:
+    """From what ``tsbatch check --json`` prints: a median for each batch size, and how far the slowest was above it.
+
+    Raises:
+        UsageError: nothing was timed.
+    """
+    rows = report["service"]
+    if not rows:
+        raise UsageError(f"{source} has no service times; expected a check with --data")
+    factors = [factor for row in rows for factor in [1.0] * (row["repeats"] - 1) + [row["slowest"] / row["seconds"]]]
+    mean = float(np.mean(factors))
+    return ServiceTime(
+        sizes=[row["batch"] for row in rows],
+        times=[row["seconds"] * 1000 * mean for row in rows],
+        spread=_thinned(np.array(factors) / mean),
+        overhead=TYPICAL,
+        machine=Machine(workers=1),
+        source=source,
+    )
+
+
+def of_bench(result: BenchResult, source: str = "") -> ServiceTime:
+    """From a load test: every batch of every run.
+
+    Raises:
+        UsageError: the answers told no split.
+    """
+    table = _Observed.join([_observe(run) for run in result.runs])
+    if not len(table):
+        raise UsageError(f"{source or 'the result'} tells no handler times; expected answers with Server-Timing")
+    extra = table.length - table.requests * (table.length.sum() / table.requests.sum())
+    per_length = _slope(_around(table.items, extra), _around(table.items, table.took))
+    # At the mean length of a request, whatever lengths a size happened to get.
+    sizes, times = _by_size(table.items, table.took - per_length * extra)
+    fitted = ServiceTime(sizes=sizes, times=times, machine=_machine(result), source=source or "a load test")
+    factors = table.took / np.maximum(fitted.mean(table.items) + per_length * extra, LEAST)
+    return replace(
+        fitted,
+        spread=_thinned(factors / factors.mean()),
+        per_length=per_length,
+        items=_choices(result.samples.items, 1.0),
+        lengths=_choices(result.samples.length, 0.0) if per_length else (0.0,),
+        overhead=overhead_of(result.samples, _batch_size(result), fitted.machine.workers),
+    )
+
+
+class _Observed:
+    """Batches as columns of one length."""
+
+    def __init__(self, requests: Column, items: Column, length: Column, took: Column) -> None:
+        self.requests, self.items, self.length, self.took = requests, items, length, took
+
+    def __len__(self) -> int:
+        return len(self.took)
+
+    @classmethod
+    def join(cls, parts: Sequence[_Observed]) -> _Observed:
+        """All of them."""
+        names = ("requests", "items", "length", "took")
+        return cls(*(np.concatenate([getattr(one, name) for one in parts] or [np.empty(0)]) for name in names))
+
+
+def _observe(run: Run) -> _Observed:
+    """The batches of one run all of whose requests are known, with what their requests add up to."""
+    samples = run.samples
+    known = samples.where(~np.isnan(samples.queue + samples.assembly + samples.handler + samples.batch))
+    table, number = batches_of(known), batch_numbers(known)
+    members = np.bincount(number, minlength=len(table)) if len(known) else np.empty(0)
+    whole = members == table.size
+    items = _sums(number, known.items, 1.0, len(table))
+    length = _sums(number, known.length, 0.0, len(table))
+    return _Observed(table.size[whole], items[whole], length[whole], table.handler[whole])
+
+
+def _sums(number: Any, values: Column, unknown: float, count: int) -> Column:
+    weights = np.nan_to_num(values, nan=unknown)
+    return np.bincount(number, weights=weights, minlength=count)[:count].astype(np.float64)
+
+
+def _by_size(items: Column, took: Column) -> tuple[list[float], list[float]]:
+    """Mean time by items, never falling; sizes that were seen too seldom are left to the line between the others."""
+    sizes, place, counts = np.unique(items, return_inverse=True, return_counts=True)
+    means = np.bincount(place, weights=took) / counts
+    often = counts >= min(FEWEST, counts.max())
+    return sizes[often].tolist(), _rising(means[often], counts[often])
+
+
+def _around(items: Column, values: Column) -> Column:
+    """How far values are from the mean of those with as many items."""
+    _, place, counts = np.unique(items, return_inverse=True, return_counts=True)
+    around: Column = values - (np.bincount(place, weights=values) / counts)[place]
+    return around
+
+
+def _rising(values: Column, weights: Column) -> list[float]:
+    """The nearest values that never fall (pool adjacent violators)."""
+    pools: list[tuple[float, float, int]] = []
+    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
+        pool = (value, float(weight), 1)
+        while pools and pools[-1][0] > pool[0]:
+            before = pools.pop()
+            total = before[1] + pool[1]
+            pool = ((before[0] * before[1] + pool[0] * pool[1]) / total, total, before[2] + pool[2])
+        pools.append(pool)
+    return [value for value, _, count in pools for _ in range(count)]
+
+
+def _slope(extra: Column, left: Column) -> float:
+    """Ms for each unit of length, where that explains a good part of what the size leaves open; 0 elsewhere."""
+    if len(extra) < FEWEST or not extra.any() or not left.any():
+        return 0.0
+    slope = float(extra @ left / (extra @ extra))
+    explained = 1 - float(((left - slope * extra) ** 2).sum() / (left**2).sum())
+    return slope if slope > 0 and explained >= WORTH else 0.0
+
+
+def _choices(values: Column, unknown: float) -> Sequence[float]:
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return (unknown,)
+    return (known[0],) if known.min() == known.max() else _thinned(known)
+
+
+def _thinned(factors: Column) -> list[float]:
+    """As many of them as tell the spread, with their mean."""
+    if len(factors) <= SPREADS:
+        return list(factors)
+    thin = np.quantile(factors, (np.arange(SPREADS) + 0.5) / SPREADS)
+    return list(thin / thin.mean() * factors.mean())
+
+
+def _batch_size(result: BenchResult) -> int | None:
+    """What fitted into a batch: as the server said when asked, or as its answers tell; None where neither did."""
+    settings = result.target.get("settings") or {}
+    if told := settings.get("batchSize"):
+        return int(told) if settings.get("maxBatchDelay", 1) > 0 else min(int(told), MOST_WITHOUT_DELAY)
+    capacity = result.samples.capacity
+    known = capacity[~np.isnan(capacity)]
+    return int(np.median(known)) if len(known) else None
+
+
+def _machine(result: BenchResult) -> Machine:
+    from tsbatch.diagnosis.data_sources import known_of_result
+
+    known = known_of_result(result, result.runs)
+    return Machine(workers=known.workers, cores=known.cores, worker_cores=known.worker_cores)

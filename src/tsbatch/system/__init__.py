@@ -1,0 +1,1 @@
+"""This machine: processes, ports, memory, GPUs, signals, atomic files, the terminal."""

@@ -1,0 +1,1 @@
+"""Handlers in tests and scripts: batch invariance, the pytest plugin, offline batches."""

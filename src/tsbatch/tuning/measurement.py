@@ -1,0 +1,180 @@
+"""One run of one setting: a load on a model, and what it showed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from tsbatch.bench.load_generator import Load
+from tsbatch.bench.request_bodies import Body
+from tsbatch.bench.request_log import Progress
+from tsbatch.bench.result_file import BenchResult, Run
+from tsbatch.bench.run import Plan, run_once
+from tsbatch.bench.send_times import Arrivals
+from tsbatch.bench.summary import remarks
+from tsbatch.bench.target import Target, environment, find_target
+from tsbatch.diagnosis.data_sources import known_of_result
+from tsbatch.diagnosis.model_facts import Known
+from tsbatch.diagnosis.server_facts import known_of
+from tsbatch.errors import ServerError, UsageError
+from tsbatch.serving.instance import Instance
+from tsbatch.simulation.fitting import of_bench
+from tsbatch.simulation.service_time import ServiceTime
+from tsbatch.system import gpus
+from tsbatch.tuning.observation import Observation, observe
+from tsbatch.tuning.ranking import Traffic
+from tsbatch.tuning.search_space import Knobs
+from tsbatch.tuning.tuner import Refused
+
+DOUBTS: Final = ("busy", "late", "waited")
+"""A load test's remarks that say that the load itself was not as it should be."""
+
+NEEDED: Final = 100
+"""Requests of a run from which on one lies beyond its P99."""
+
+TRIES: Final = 2
+"""A run in which a worker died says nothing of its setting the first time; the second time it does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """How each setting is measured.
+
+    Attributes:
+        traffic: the load.
+        bodies: what is sent.
+        seconds: how long is measured, after ``warm_up`` seconds that do not count.
+        timeout: seconds to wait for an answer.
+    """
+
+    traffic: Traffic
+    bodies: Sequence[Body]
+    seconds: float = 10.0
+    warm_up: float = 3.0
+    timeout: float = 30.0
+
+    def plan(self) -> Plan:
+        """As a load test's plan."""
+        return Plan(
+            clients=[self.traffic.clients] if self.traffic.clients else [],
+            rates=[self.traffic.rate] if self.traffic.rate else [],
+            arrivals=self.traffic.kind,
+            seconds=self.seconds,
+            warm_up=self.warm_up,
+            timeout=self.timeout,
+            seed=self.traffic.seed,
+        )
+
+    def load(self, target: Target, seed: int) -> Load:
+        """The load for one run; other random arrivals each time."""
+        rate, kind = self.traffic.rate, self.traffic.kind
+        return Load(
+            address=target.address,
+            bodies=self.bodies,
+            tokens=target.tokens,
+            clients=self.traffic.clients,
+            arrivals=None if rate is None else Arrivals(kind, rate, self.traffic.seed + seed),
+            warm_up=self.warm_up,
+            seconds=self.seconds,
+            timeout=self.timeout,
+        )
+
+
+@dataclass(slots=True)
+class Bench:
+    """Runs on one server.
+
+    Attributes:
+        script: how.
+        tell: told how a run goes.
+        runs: how many there were.
+    """
+
+    script: Script
+    tell: Callable[[Progress], None] | None = None
+    runs: int = field(default=0, init=False)
+
+    def run(self, instance: Instance, model: str, knobs: Knobs) -> Observation:
+        """Measure a model that has these settings now.
+
+        Raises:
+            UsageError: no request was sent in the time that is measured.
+            Refused: with these settings it answers nothing.
+            ServerError: the server has ended.
+        """
+        for tries_left in reversed(range(TRIES)):
+            try:
+                run, target = self._once(instance, model)
+            except ServerError as error:
+                if tries_left and instance.running():
+                    continue
+                raise refused(instance, error) from error
+            if not tries_left or not _lost_worker(run, target):
+                break
+        if not instance.running():
+            raise ServerError(f"the server {instance.name!r} (process {instance.process.pid}) ended by itself")
+        with instance.management() as management:
+            return self._observed(run, target, knobs, known_of(management, model))
+
+    def _once(self, instance: Instance, model: str) -> tuple[Run, Target]:
+        with instance.management() as management:
+            management.wait_ready(model)
+        target = find_target(model, instance=instance.name)
+        self.runs += 1
+        traffic = self.script.traffic
+        load = self.script.load(target, self.runs)
+        return run_once(target, load, self.script.plan(), traffic.clients or traffic.rate, self.tell), target
+
+    def _observed(self, run: Run, target: Target, knobs: Knobs, known: Known) -> Observation:
+        if not len(run.samples):
+            raise UsageError(
+                f"in {self.script.seconds:g} s no request was sent ({self.script.traffic}): give a longer --duration"
+            )
+        plan = {**self.script.plan().to_json(), "repeat": 1}
+        result = BenchResult(target=target.to_json(), plan=plan, environment=environment(), runs=[run])
+        found = known_of_result(result, [run])
+        workers = [one for one in run.workers if one["name"] != "server"]
+        memory = [one["memory_private"] or one["memory_rss"] for one in workers]
+        held = [one["memory_gpus"] for one in workers]
+        total = gpus.total() if any(held) else {}
+        known = replace(known, worker_gpu_memory=_largest_share(held, total), gpus=len(total) or None)
+        return observe(
+            knobs,
+            run.samples,
+            replace(known, worker_cores=found.worker_cores, worker_memory=max(memory, default=None)),
+            seconds=run.seconds,
+            answered=run.answered,
+            memory=float(sum(memory)) if memory else None,
+            gpu_memory=_largest_share([gpus.together(held)], total),
+            service=_service(result),
+            doubts=_doubts(run),
+            timeout=self.script.timeout,
+        )
+
+
+def _largest_share(held: Sequence[Mapping[str, int]], total: Mapping[str, int]) -> float | None:
+    return max((memory / total[gpu] for one in held for gpu, memory in one.items() if gpu in total), default=None)
+
+
+def _doubts(run: Run) -> dict[str, str]:
+    found = {kind: text for kind, text in remarks(run).items() if kind in DOUBTS}
+    if len(run.samples) < NEEDED:
+        found["few"] = f"a run had {len(run.samples)} requests, and a P99 needs {NEEDED}: measure longer, or more load"
+    return found
+
+
+def _lost_worker(run: Run, target: Target) -> bool:
+    return len(run.workers) < len(target.pids) or any(worker["gone"] for worker in run.workers)
+
+
+def _service(result: BenchResult) -> ServiceTime | None:
+    try:
+        return of_bench(result, "a load test")
+    except UsageError:  # the answers do not tell it
+        return None
+
+
+def refused(instance: Instance, error: ServerError) -> ServerError:
+    """What a failure means: that setting is not to be had, or, when the server has ended, nothing is."""
+    return Refused(str(error)) if instance.running() else error

@@ -1,0 +1,177 @@
+"""A tuning's result: the recommendation, what to expect of it, and everything that was seen beside it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from tsbatch.bench.statistics import Estimate, mean_of_runs
+from tsbatch.tuning.history import History, Step, plain
+from tsbatch.tuning.journal import change_text
+from tsbatch.tuning.objective import Aim, Figures, Goal, mean, merit
+from tsbatch.tuning.observation import Observation
+from tsbatch.tuning.search_space import Knobs
+from tsbatch.tuning.significance import seconds_needed
+from tsbatch.tuning.tuner import Outcome
+from tsbatch.tuning.verdict import conclusion, cut_short, figures_of_front, hidden
+
+SCHEMA: Final = 1
+NAMES: Final = ("throughput", "p50", "p99", "failed", "memory", "gpu_memory")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One setting that was measured.
+
+    Attributes:
+        knobs: the setting.
+        runs: how often.
+        figures: the typical run.
+        best: whether it is on the Pareto front: no other setting is better in one of the front's two figures, and as
+            good in the other (:func:`tsbatch.tuning.verdict.figures_of_front`).
+        keeps: whether it keeps every limit.
+    """
+
+    knobs: Knobs
+    runs: int
+    figures: Figures
+    best: bool = False
+    keeps: bool = True
+
+
+def seen(history: History, goal: Goal) -> list[Seen]:
+    """Every setting that was measured, in the order of its first run, with the Pareto front marked."""
+    found = []
+    for knobs in dict.fromkeys(run.knobs for run in history.runs):
+        figures = [run.figures for run in history.of(knobs)]
+        found.append(Seen(knobs, len(figures), mean(figures), keeps=not goal.broken(mean(figures))))
+    names = figures_of_front(goal, [one.figures for one in found])
+    return [
+        replace(one, best=not any(_dominates(other.figures, one.figures, names) for other in found)) for one in found
+    ]
+
+
+def _dominates(one: Figures, other: Figures, names: tuple[Aim, ...]) -> bool:
+    better = [merit(one, name) - merit(other, name) for name in names]
+    return min(better) >= 0 and max(better) > 0
+
+
+def expected(outcome: Outcome) -> dict[str, Estimate]:
+    """What to expect of the recommendation, with the interval in which the mean of many runs would lie.
+
+    From all of its runs, also those that made it win; :func:`confirming` has those that did not.
+    """
+    runs = outcome.expected()
+    known = {name: [value for one in runs if not math.isnan(value := one.of(name))] for name in NAMES}
+    return {name: mean_of_runs(values) for name, values in known.items() if values}
+
+
+def confirming(outcome: Outcome) -> list[Figures]:
+    """The recommendation's runs that were made after it was chosen, and had no part in that."""
+    return [run.figures for run in outcome.confirmed if run.knobs == outcome.recommended]
+
+
+def advice(outcome: Outcome, goal: Goal, seconds: float) -> list[str]:
+    """What to know about the result, one sentence each.
+
+    Args:
+        outcome: what was found.
+        goal: what was wanted.
+        seconds: how long each run was.
+    """
+    notes = {
+        "nothing to recommend": [f"no setting was found that keeps the limits: {goal.said()}"],
+        "nothing to gain": ["nothing to gain: no single change helped by more than the noise; leave it as it is"],
+    }.get(conclusion(outcome), [])
+    notes += _of_steps(outcome.history.steps, seconds)
+    if cut_short(outcome):
+        notes.append(
+            "it ended because its runs were used up; there may be more to gain: the same command with a larger --budget"
+            " goes on where it was"
+        )
+    return [*notes, *_of_memory(outcome, goal), *_of_load(outcome.history.runs)]
+
+
+def _of_steps(steps: Sequence[Step], seconds: float) -> list[str]:
+    notes, untold = [], hidden(steps)
+    needed = [found for step in untold if (found := seconds_needed(seconds, step)) is not None]
+    if needed:
+        # Runs of another length are another tuning for the journal.
+        longer = f"--duration {max(2 * seconds, _rounded(max(needed))):g} --fresh (or another --output)"
+        notes.append(
+            f"{len(untold)} of {len(steps)} steps could not be told from the noise of this machine; measure longer,"
+            f" from the beginning: {longer}"
+        )
+    if failed := sum(step.judgement.verdict == "failed" for step in steps):
+        notes.append(f"{failed} of {len(steps)} settings that were tried could not be had; the steps say why")
+    return notes
+
+
+def _of_load(runs: Sequence[Observation]) -> list[str]:
+    """What makes the figures worth less than they look, each kind once."""
+    counts = Counter(kind for run in runs for kind in run.doubts)
+    texts = {kind: text for run in runs for kind, text in run.doubts.items()}
+    return [f"{texts[kind]} (in {count} of {len(runs)} runs)" for kind, count in counts.items()]
+
+
+def _of_memory(outcome: Outcome, goal: Goal) -> list[str]:
+    figures = [run.figures for run in outcome.history.of(outcome.recommended or outcome.history.start[0].knobs)]
+    notes = []
+    if "gpu_memory" in goal.named_limits() and all(one.gpu_memory is None for one in figures):
+        notes.append("--max-gpu-memory was not checked: the workers hold none, or nvidia-smi does not tell")
+    if any(one.memory is not None for one in figures):
+        return notes
+    unread = "the workers' memory could not be read"
+    if goal.memory is not None:
+        notes.append(f"--max-memory was not checked: {unread}")
+    if goal.objective == "memory":
+        notes.append(f"{unread}, so no setting can be said to need less of it")
+    return notes
+
+
+def _rounded(seconds: float) -> float:
+    return float(min(600, -(-seconds // 5) * 5))
+
+
+def to_json(outcome: Outcome, goal: Goal, seconds: float) -> dict[str, Any]:
+    """The result as one JSON object."""
+    found, confirmed = seen(outcome.history, goal), confirming(outcome)
+    return {
+        "schema": SCHEMA,
+        "kind": "tuned",
+        "goal": goal.to_json(),
+        "before": outcome.history.start[0].knobs.to_json(),
+        "recommended": None if outcome.recommended is None else outcome.recommended.to_json(),
+        "changed": outcome.changed,
+        "conclusion": conclusion(outcome),
+        "expected": {name: estimate.to_json() for name, estimate in expected(outcome).items()},
+        "confirming": mean(confirmed).to_json() if confirmed else None,
+        "runs": len(outcome.history.runs),
+        "steps": [
+            {
+                "change": change_text(step),
+                "setting": step.hypothesis.setting,
+                "why": step.hypothesis.why,
+                "evidence": list(step.hypothesis.evidence),
+                "before": mean(step.before()).to_json() if step.pairs else None,
+                "after": mean(step.after()).to_json() if step.pairs else None,
+                **plain(step.judgement),
+            }
+            for step in outcome.history.steps
+        ],
+        "front": list(figures_of_front(goal, [one.figures for one in found])),
+        "seen": [
+            {
+                "knobs": one.knobs.to_json(),
+                "runs": one.runs,
+                "figures": one.figures.to_json(),
+                "pareto": one.best,
+                "keeps_limits": one.keeps,
+            }
+            for one in found
+        ],
+        "notes": advice(outcome, goal, seconds),
+    }

@@ -1,0 +1,99 @@
+"""The alternative search: Optuna's tree-structured Parzen estimator, which turns all knobs at once.
+
+Bergstra et al., "Algorithms for Hyper-Parameter Optimization" (NeurIPS 2011); https://optuna.org. It knows nothing of
+batching and asks for many measurements; it is here for people who want it, and as the baseline that the careful search
+has to beat.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tsbatch.errors import UsageError
+from tsbatch.tuning.history import History, Hypothesis
+from tsbatch.tuning.objective import Figures, Goal, mean, merit
+from tsbatch.tuning.observation import Observation
+from tsbatch.tuning.search_space import ORDER, Knobs, Space
+
+DRAWS: Final = 50
+"""Draws until one is a setting that was not measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampler:
+    """Settings that Optuna draws; see :class:`tsbatch.tuning.search.Search`.
+
+    Attributes:
+        goal: what is wanted.
+        space: the positions of the knobs.
+        seed: of its random numbers.
+    """
+
+    goal: Goal
+    space: Space
+    seed: int = 0
+
+    def propose(self, history: History) -> Hypothesis | None:
+        """See :class:`tsbatch.tuning.search.Search`.
+
+        Raises:
+            UsageError: Optuna is not installed.
+        """
+        study = self._study(history.runs)
+        tried = history.tried()
+        for _ in range(DRAWS):
+            trial = study.ask(self._distributions())
+            knobs = self._knobs(trial.params)
+            if knobs not in tried:
+                return Hypothesis(
+                    knobs=knobs, setting=None, why="Drawn by Optuna's sampler from what was measured so far."
+                )
+            study.tell(
+                trial, self._value(mean([run.figures for run in history.of(knobs)] or [history.runs[-1].figures]))
+            )
+        return None
+
+    def _study(self, runs: Sequence[Observation]) -> Any:
+        try:
+            import optuna
+        except ImportError:
+            raise UsageError('--search tpe needs Optuna: pip install "tsbatch[tune]"') from None
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        # Another seed each time: it is made anew for each proposal and would draw the same number again.
+        sampler = optuna.samplers.TPESampler(seed=self.seed + len(runs), n_startup_trials=10)
+        study = optuna.create_study(sampler=sampler, direction="minimize")
+        distributions = self._distributions()
+        for run in runs:
+            params: dict[str, Any] = {
+                setting: run.knobs.value(setting) for setting in ORDER if setting in distributions
+            }
+            if all(params[setting] in distribution.choices for setting, distribution in distributions.items()):
+                value = self._value(run.figures)
+                study.add_trial(optuna.create_trial(params=params, distributions=distributions, value=value))
+        return study
+
+    def _distributions(self) -> dict[str, Any]:
+        import optuna
+
+        return {
+            setting: optuna.distributions.CategoricalDistribution(list(self.space.values(setting)))
+            for setting in ORDER
+            if len(self.space.values(setting)) > 1
+        }
+
+    def _knobs(self, params: Mapping[str, Any]) -> Knobs:
+        first = {setting: self.space.values(setting)[0] for setting in ORDER}
+        return Knobs(
+            workers=int(params.get("workers", first["workers"]) or 1),
+            batch_size=int(params.get("batchSize", first["batchSize"]) or 1),
+            delay=int(params.get("maxBatchDelay", first["maxBatchDelay"]) or 1),
+            threads=params.get("threads", first["threads"]),
+        )
+
+    def _value(self, figures: Figures) -> float:
+        """What it makes small: the objective, and how far limits are broken, which counts much more."""
+        over = sum(math.log(figures.of(name) / self.goal.limits()[name]) for name in self.goal.broken(figures))
+        return 10 * over - merit(figures, self.goal.objective)

@@ -1,0 +1,251 @@
+"""The tuning itself: propose, measure in turns, keep or not, until nothing is left; then confirm.
+
+::
+
+    incumbent, several times ─ proposal ─ incumbent and candidate in turns ─ kept or not ─┐
+                                  └───────────────────────────────────────────────────────┘
+                                                   └ nothing left, or no time ─ confirming runs ─ recommendation
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal, Protocol
+
+from tsbatch.errors import ServerError
+from tsbatch.tuning.history import History, Hypothesis, Judgement, Step
+from tsbatch.tuning.objective import WORDS, Figures, Goal, mean
+from tsbatch.tuning.observation import Observation
+from tsbatch.tuning.search import Search
+from tsbatch.tuning.search_space import Knobs
+from tsbatch.tuning.significance import MOST_PAIRS, START_RUNS, doubtful, judge
+
+BUDGET: Final = 36
+"""Runs in all. A quarter of the grid of 4 workers, 6 batch sizes and 6 delays."""
+
+CONFIRM: Final = 2
+"""Runs of the recommendation at the end."""
+
+Ended = Literal["nothing left", "no runs left"]
+
+
+class Refused(ServerError):
+    """One setting cannot be had, its load failed for example; the server itself is well."""
+
+
+class System(Protocol):
+    """What is tuned: anything that can be set and measured."""
+
+    def measure(self, knobs: Knobs) -> Observation:
+        """One run with these settings.
+
+        Raises:
+            Refused: this setting cannot be had.
+            ServerError: nothing can be measured any more.
+        """
+
+
+class Listener(Protocol):
+    """Who is told how it goes; each step as soon as it is there."""
+
+    def measuring(self, knobs: Knobs, what: str, runs: int) -> None:
+        """A run begins; so many were done."""
+
+    def started(self, history: History) -> None:
+        """The incumbent's noise is known."""
+
+    def proposed(self, hypothesis: Hypothesis, history: History) -> None:
+        """A hypothesis is about to be tried."""
+
+    def judged(self, step: Step, history: History) -> None:
+        """It was; or it is taken back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a tuning found.
+
+    Attributes:
+        history: everything that was tried.
+        recommended: the setting to use; None when none was seen that keeps the limits.
+        confirmed: the recommendation's confirming runs, and those of settings that did not stand them.
+        ended: why it stopped: nothing left that helps, or no runs left.
+    """
+
+    history: History
+    recommended: Knobs | None
+    confirmed: Sequence[Observation] = ()
+    ended: Ended = "nothing left"
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything else than what was there is recommended."""
+        return self.recommended is not None and self.recommended != self.history.start[0].knobs
+
+    def expected(self) -> list[Figures]:
+        """The recommendation's runs, all of them."""
+        return [] if self.recommended is None else [run.figures for run in self.history.of(self.recommended)]
+
+
+@dataclass(slots=True)
+class Tuning:
+    """One tuning on its way.
+
+    Attributes:
+        system: what is tuned.
+        search: what proposes.
+        goal: what is wanted.
+        start: what is there.
+        budget: runs in all.
+        listener: who is told.
+        confirmed: runs that were to confirm a recommendation.
+    """
+
+    system: System
+    search: Search
+    goal: Goal
+    start: Knobs
+    budget: int = BUDGET
+    listener: Listener | None = None
+    history: History = field(default_factory=History)
+    confirmed: list[Observation] = field(default_factory=list)
+    _refuted: set[Knobs] = field(default_factory=set, init=False)
+
+    def run(self) -> Outcome:
+        """Tune.
+
+        Raises:
+            ServerError: nothing can be measured any more; the runs so far are in the journal.
+        """
+        self._measure_start()
+        self._tell(lambda listener: listener.started(self.history))
+        ended = self._climb()
+        while (best := self._best()) is not None:
+            if self._stands(best):
+                return Outcome(self.history, best, self.confirmed, ended)
+            self._withdraw(best)
+            ended = self._climb()
+        return Outcome(self.history, None, self.confirmed, ended)
+
+    def _measure_start(self) -> None:
+        while len(self.history.start) < START_RUNS:
+            run = self._again(self.start, "what is there")
+            # When the tuner was interrupted between them, the machine may be another one now.
+            alike = [earlier for earlier in self.history.start if earlier.session == run.session]
+            self.budget += len(self.history.start) - len(alike)
+            self.history.start = [*alike, run]
+
+    def _climb(self) -> Ended:
+        """Step by step until nothing is left to try."""
+        while hypothesis := self.search.propose(self.history):
+            if self._left() < 2:
+                return "no runs left"
+            self._tell(lambda listener, new=hypothesis: listener.proposed(new, self.history))  # type: ignore[misc]
+            step = self._try(hypothesis)
+            self.history.steps.append(step)
+            self._tell(lambda listener, new=step: listener.judged(new, self.history))  # type: ignore[misc]
+        return "nothing left"
+
+    def _left(self) -> int:
+        """Runs for steps: without those that confirm what is found, and what was there before if it does not stand."""
+        once = self.confirmed or self.history.incumbent == self.start
+        return self.budget - (1 if once else 2) * CONFIRM - len(self.history.runs)
+
+    def _measure(self, knobs: Knobs, what: str) -> Observation:
+        self._tell(lambda listener: listener.measuring(knobs, what, len(self.history.runs)))
+        observation = self.system.measure(knobs)
+        self.history.runs.append(observation)
+        return observation
+
+    def _again(self, knobs: Knobs, what: str) -> Observation:
+        """Measure something that was measured before; that it cannot be had any more is no candidate's fault."""
+        try:
+            return self._measure(knobs, what)
+        except Refused as error:
+            raise ServerError(str(error)) from error
+
+    def _try(self, hypothesis: Hypothesis) -> Step:
+        incumbent, pairs = self.history.incumbent, list[tuple[Observation, Observation]]()
+        judgement = Judgement(verdict="cannot tell", aim=self.goal.objective, why="no runs left to compare them")
+        while len(pairs) < MOST_PAIRS and self._left() >= 2:
+            try:
+                pairs.append(self._pair(incumbent, hypothesis.knobs, len(pairs)))
+            except Refused as error:
+                why = f"it cannot be had: {error}"
+                judgement = Judgement(verdict="failed", aim=judgement.aim, why=why)
+                break
+            figures = [(before.figures, after.figures) for before, after in pairs]
+            judgement, final = judge(self.history, self.goal, figures)
+            if hypothesis.prepares and judgement.verdict in ("no gain", "cannot tell"):
+                # What only prepares for the next step need not prove itself.
+                judgement = replace(judgement, verdict="on the way")
+                break
+            if final:
+                break
+        return Step(hypothesis=hypothesis, incumbent=incumbent, pairs=pairs, judgement=judgement)
+
+    def _pair(self, incumbent: Knobs, candidate: Knobs, number: int) -> tuple[Observation, Observation]:
+        """Both next to each other in time, in turns which of them is first; a run that has just been made counts."""
+        if number % 2 == 0:
+            latest = self.history.runs[-1]
+            before = latest if number == 0 and latest.knobs == incumbent else self._again(incumbent, "what is there")
+            after = self._measure(candidate, "the candidate")
+        else:
+            after = self._measure(candidate, "the candidate")
+            before = self._again(incumbent, "what is there")
+        # When the tuner was interrupted between the two, the machine may be another one now.
+        while before.session != after.session:
+            self.budget += 1
+            if before.session < after.session:
+                before = self._again(incumbent, "what is there")
+            else:
+                after = self._measure(candidate, "the candidate")
+        return before, after
+
+    def _best(self) -> Knobs | None:
+        """The latest setting that was kept, keeps the limits in its runs together, and did not fail to confirm it."""
+        for knobs in reversed(self.history.kept()):
+            if knobs not in self._refuted and not self.goal.broken(self._typical(knobs)):
+                return knobs
+        return None
+
+    def _typical(self, knobs: Knobs) -> Figures:
+        return mean([run.figures for run in self.history.of(knobs)])
+
+    def _stands(self, knobs: Knobs) -> bool:
+        """Whether a setting, measured again by itself, keeps the limits each time, and by all of its runs for sure."""
+        if self.budget - len(self.history.runs) < CONFIRM:
+            return knobs == self.start  # which has been measured often
+        runs = [self._again(knobs, "the recommendation, to confirm it") for _ in range(CONFIRM)]
+        self.confirmed += runs
+        if any(self.goal.broken(run.figures) for run in runs):
+            return False
+        # What there was is not changed by leaving it.
+        return knobs == self.start or doubtful(self.history, self.goal, knobs) is None
+
+    def _withdraw(self, knobs: Knobs) -> None:
+        """Not kept after all: the search goes on from what was there before, knowing of these runs."""
+        self._refuted.add(knobs)
+        for place, step in enumerate(self.history.steps):
+            if step.kept and step.hypothesis.knobs == knobs:
+                why = self._why_not(knobs)
+                judgement = replace(
+                    step.judgement,
+                    verdict="breaks a limit" if why else "not confirmed",
+                    why=f"kept at first; {why}" if why else "kept at first; no runs were left to measure it again",
+                )
+                self.history.steps[place] = replace(step, judgement=judgement)
+                self._tell(lambda listener, new=self.history.steps[place]: listener.judged(new, self.history))  # type: ignore[misc]
+
+    def _why_not(self, knobs: Knobs) -> str | None:
+        """What its confirming runs said; None when there were none."""
+        runs = [run for run in self.confirmed if run.knobs == knobs]
+        over = [name for run in runs for name in self.goal.broken(run.figures)]
+        if over:
+            return f"measured again it broke the limit of {WORDS[over[0]][0]}"
+        return doubtful(self.history, self.goal, knobs) if runs else None
+
+    def _tell(self, tell: Callable[[Listener], None]) -> None:
+        if self.listener is not None:
+            tell(self.listener)

@@ -1,0 +1,170 @@
+"""The report of a tuning: the recommendation, the steps that led to it, and the Pareto front of what was seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from tsbatch.bench.page import number
+from tsbatch.bench.statistics import Estimate
+from tsbatch.report.charts import points
+from tsbatch.report.document import Figure, Part, Report, Section, Table, Words
+from tsbatch.report.tables import pairs
+from tsbatch.tuning.history import Step
+from tsbatch.tuning.journal import change_text, figures_line
+from tsbatch.tuning.objective import SCALES, WORDS, Aim, Goal, cell, label, mean, shown
+from tsbatch.tuning.recommendation import Seen, advice, confirming, expected, seen
+from tsbatch.tuning.tuner import Outcome
+from tsbatch.tuning.verdict import conclusion, figures_of_front, figures_of_headline, figures_of_tables, gain, hidden
+
+ANY: Final = Goal()
+"""What is told of a result when nobody says what was wanted."""
+
+
+def report_of_tuning(outcome: Outcome, goal: Goal, about: Mapping[str, Any], seconds: float) -> Report:
+    """The report.
+
+    Args:
+        outcome: what was found.
+        goal: what was wanted.
+        about: what was tuned and how, by name.
+        seconds: how long each run was.
+    """
+    found, told, confirmed = seen(outcome.history, goal), expected(outcome), confirming(outcome)
+    return Report(
+        title=f"tsbatch tune: {about.get('model', '')}",
+        headline=headline(outcome, goal),
+        lead=[
+            f"Wanted: {goal.said()}.",
+            *([f"The confirming runs alone: {figures_line(confirmed)}."] if confirmed else []),
+            *(f"Note: {note}." for note in advice(outcome, goal, seconds)),
+        ],
+        facts=[(WORDS[name][0], _with_interval(name, estimate)) for name, estimate in told.items()],
+        sections=[
+            Section("What to set", _settings(outcome)),
+            Section(
+                "Step by step",
+                [Table(title="Steps", columns=step_columns(goal), rows=step_rows(outcome, goal)), *_reasons(outcome)],
+            ),
+            Section("Everything that was seen", [_front(found, goal)]),
+            Section("How it was measured", [pairs("Tuning", about)]),
+        ],
+    )
+
+
+def headline(outcome: Outcome, goal: Goal = ANY) -> str:
+    """The result in a sentence, with the figures that the goal is about."""
+    found = conclusion(outcome)
+    if found == "nothing to recommend":
+        return "No setting was found that keeps the limits; nothing is recommended"
+    if found == "nothing to gain":
+        return f"Nothing to gain: {outcome.recommended} stays as it is"
+    if found != "changed":
+        return f"{_why_unfinished(outcome)}; {outcome.recommended} stays as it is"
+    told = [text for name in figures_of_headline(goal) if (text := _change(outcome, name))]
+    turns = "; factors are of pairs measured in turns" if "×" in "".join(told) else ""
+    return f"{outcome.recommended}: {', '.join(told)}{turns}"
+
+
+def _why_unfinished(outcome: Outcome) -> str:
+    steps = outcome.history.steps
+    if conclusion(outcome) == "no runs left":
+        return "Not finished: no runs are left"
+    if untold := len(hidden(steps)):
+        return f"Could not tell: noise hides {untold} of {len(steps)} steps"
+    return "Could not tell: no setting that was tried can be had"
+
+
+def _change(outcome: Outcome, name: Aim) -> str:
+    """A figure before and after, and the factor of the pairs; empty when it is unknown."""
+    before = mean([run.figures for run in outcome.history.start]).of(name)
+    after = mean(outcome.expected()).of(name)
+    if math.isnan(before) or math.isnan(after):
+        return ""
+    factor = gain(outcome, name)
+    text = f"{WORDS[name][0]} {shown(name, before)} → {shown(name, after)}"
+    return text if factor is None else f"{text} (×{factor:.3g})"
+
+
+def step_columns(goal: Goal) -> list[str]:
+    """The headings of :func:`step_rows`."""
+    return ["step", "change", *map(label, figures_of_tables(goal)), "verdict"]
+
+
+def step_rows(outcome: Outcome, goal: Goal) -> list[list[Any]]:
+    """What there was, then one row for each step with the candidate's figures."""
+    start, names = outcome.history.start, figures_of_tables(goal)
+    first = mean([run.figures for run in start])
+    rows: list[list[Any]] = [[0, str(start[0].knobs), *(cell(first, name) for name in names), "what there is"]]
+    return rows + [_row(number, step, names) for number, step in enumerate(outcome.history.steps, 1)]
+
+
+def _row(number: int, step: Step, names: Sequence[Aim]) -> list[Any]:
+    cells = [cell(mean(step.after()), name) if step.pairs else None for name in names]
+    return [number, change_text(step), *cells, step.judgement.verdict]
+
+
+def _reasons(outcome: Outcome) -> list[Part]:
+    return [
+        Words(
+            title=f"Step {place}: {change_text(step)}",
+            lines=[step.hypothesis.why, *step.hypothesis.evidence, f"{step.judgement.verdict}: {step.judgement.why}"],
+        )
+        for place, step in enumerate(outcome.history.steps, 1)
+    ]
+
+
+def _settings(outcome: Outcome) -> list[Part]:
+    if outcome.recommended is None:
+        return [Words(lines=["Nothing that was measured keeps the limits."])]
+    return [Words(title="In model-config.yaml", code=outcome.recommended.yaml())]
+
+
+def _front(found: Sequence[Seen], goal: Goal) -> Figure:
+    groups = {"on the front": [one for one in found if one.best], "others": [one for one in found if not one.best]}
+    up, across = figures_of_front(goal, [one.figures for one in found])
+    words, names = WORDS[up][0], figures_of_tables(goal)
+    if up not in names:
+        names = [*names, up]
+    note = f"No setting on the front is beaten in both {words} and P99 by another one that was measured."
+    return Figure(
+        title=f"{words[0].upper()}{words[1:]} and P99 of each setting",
+        note=note,
+        chart=points(
+            f"{words} by P99. {note}",
+            {
+                name: [(one.figures.of(across), cell(one.figures, up, 3) or 0.0, str(one.knobs)) for one in group]
+                for name, group in groups.items()
+            },
+            across="P99, ms",
+            up=label(up),
+            joined="on the front",
+            mark=goal.p99,
+        ),
+        legend=[(f"c{place}", name) for place, name in enumerate(groups)],
+        columns=["setting", "runs", *map(label, names), "failed", "front", "keeps the limits"],
+        rows=[
+            [
+                str(one.knobs),
+                one.runs,
+                *(cell(one.figures, name) for name in names),
+                round(one.figures.failed, 4),
+                _yes(one.best),
+                _yes(one.keeps),
+            ]
+            for one in found
+        ],
+    )
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def _with_interval(name: str, estimate: Estimate) -> str:
+    text = shown(name, estimate.value)
+    if estimate.low is None or estimate.high is None or estimate.low == estimate.high:
+        return text
+    scaled = [number(bound * SCALES.get(name, 1.0)) for bound in (max(0.0, estimate.low), estimate.high)]
+    return f"{text} ({scaled[0]} to {scaled[1]})"

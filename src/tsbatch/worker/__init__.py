@@ -1,0 +1,1 @@
+"""Life inside a TorchServe worker process: the `ts` adapter, shutdown, threads, telemetry."""

@@ -1,0 +1,82 @@
+"""What one worker may use: cores, threads, device."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from tsbatch.errors import SettingsError
+from tsbatch.worker.cpu_cores import usable_cores
+
+__all__ = ["apply_threads", "one_operator_at_a_time", "pick_device", "threads_for", "to_device", "usable_cores"]
+
+
+def threads_for(setting: int | str, config: Mapping[str, Any], cores: int) -> int:
+    """Threads of one worker.
+
+    ``auto`` divides the usable cores among the model's workers: TorchServe starts several and lets each use
+    all cores, and two such workers on two cores served fewer than half the requests of one.
+
+    Args:
+        setting: ``auto`` or a number.
+        config: model-config.yaml; ``minWorkers`` is how many workers TorchServe starts.
+        cores: usable cores.
+    """
+    if isinstance(setting, int):
+        return setting
+    workers = config.get("minWorkers")
+    return max(1, cores // workers) if isinstance(workers, int) and workers > 0 else cores
+
+
+def apply_threads(threads: int) -> None:
+    """Set the threads of torch and of Rust tokenizers. Call before the first tokenizer is used."""
+    torch.set_num_threads(threads)
+    os.environ["RAYON_NUM_THREADS"] = str(threads)  # read once, when a tokenizer first works on a list
+
+
+def one_operator_at_a_time() -> None:
+    """Give torch one thread between operators, where it would take as many as there are cores.
+
+    A worker computes one batch at a time, so those would only contend with the threads inside operators. For a
+    process of our own: it can be set once, and before anything has run in parallel.
+    """
+    with contextlib.suppress(RuntimeError):  # too late, something has run already
+        torch.set_num_interop_threads(1)
+
+
+def pick_device(setting: str, gpu_id: int | None) -> torch.device:
+    """The device to run on; ``auto`` takes the GPU that TorchServe assigned, if torch can use it.
+
+    Raises:
+        SettingsError: a device that does not exist here.
+    """
+    if setting == "auto":
+        return torch.device("cuda", gpu_id) if gpu_id is not None and torch.cuda.is_available() else torch.device("cpu")
+    try:
+        device = torch.device(setting)
+        torch.empty(1, device=device).tolist()  # a device that holds no numbers (meta) fails here
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise SettingsError(f"model-config.yaml: tsbatch.device: {setting!r} cannot be used here: {reason}") from None
+    return device
+
+
+def to_device(tensors: Any, device: torch.device) -> Any:
+    """Tensors on ``device``, also those inside mappings, tuples and lists.
+
+    To a GPU they go through pinned memory: only from there does a copy not wait for the ones before it.
+    """
+    if device.type == "cpu":
+        return tensors
+    if isinstance(tensors, torch.Tensor):
+        pinned = tensors.pin_memory() if device.type == "cuda" and tensors.device.type == "cpu" else tensors
+        return pinned.to(device, non_blocking=True)
+    if isinstance(tensors, Mapping):
+        return {key: to_device(value, device) for key, value in tensors.items()}
+    if isinstance(tensors, (tuple, list)):
+        return type(tensors)(to_device(value, device) for value in tensors)
+    return tensors
