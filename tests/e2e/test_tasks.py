@@ -1,4 +1,4 @@
-"""Ready-made tasks on a real TorchServe: a slice of tests/acceptance/test_issue6_line04_one_broken.py."""
+"""Ready-made tasks on a real TorchServe: a slice of tests/acceptance/tasks/test_one_broken_of_eight.py."""
 
 from __future__ import annotations
 

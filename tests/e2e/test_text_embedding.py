@@ -1,4 +1,4 @@
-"""A fast slice of what issue 2 must show for text embedding; the whole is in tests/acceptance."""
+"""A fast slice of what the acceptance tests show of text embedding."""
 
 from __future__ import annotations
 

@@ -25,12 +25,12 @@ def script(monkeypatch):
     return load
 
 
-@pytest.mark.parametrize("name", ["_venv", "acceptance", "quickstart", "test", "train_text_classification"])
+@pytest.mark.parametrize("name", ["_venv", "_checks", "acceptance", "quickstart", "test", "train_text_classification"])
 def test_it_starts_with_the_standard_library_alone(name):
     tree = ast.parse((SCRIPTS / f"{name}.py").read_text(encoding="utf-8"))
     imports = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
     modules = {node.module if isinstance(node, ast.ImportFrom) else node.names[0].name for node in imports}
-    assert {module.partition(".")[0] for module in modules} <= {*sys.stdlib_module_names, "_venv"}
+    assert {module.partition(".")[0] for module in modules} <= {*sys.stdlib_module_names, "_venv", "_checks"}
 
 
 class TestVenv:
@@ -104,20 +104,22 @@ class TestAcceptance:
         monkeypatch.setattr(acceptance._venv, "ROOT", tmp_path)
         # The pytest that it starts needs none of what is installed here.
         monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-        (tmp_path / "tests" / "acceptance").mkdir(parents=True)
+        (tmp_path / "tests" / "acceptance" / "group").mkdir(parents=True)
         (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p no:cacheprovider\nfilterwarnings = error\n")
         return acceptance
 
     @pytest.fixture
     def verdict(self, acceptance, tmp_path, monkeypatch):
-        """What is said of one line that is shown by this test or script."""
+        """The result of one check that consists of this test or script."""
 
         def run(test=None, script=None, minutes=1):
             if test is not None:
-                (tmp_path / "tests" / "acceptance" / "test_issue9_line01_it.py").write_text(test)
+                (tmp_path / "tests" / "acceptance" / "group" / "test_it.py").write_text(test)
             if script is not None:
                 (tmp_path / "show.py").write_text(script)
-            check = acceptance.Check(9, 1, "it", scripts=("show.py",) if script is not None else (), minutes=minutes)
+            tests = ("test_it",) if test is not None else ()
+            scripts = ("show.py",) if script is not None else ()
+            check = acceptance.Check("group", "name", "it", tests, scripts, minutes)
             monkeypatch.setattr(acceptance, "CHECKS", (check,))
             code = acceptance.main([])
             report = json.loads((tmp_path / "reports" / "acceptance.json").read_text())
@@ -170,14 +172,29 @@ class TestAcceptance:
     def test_a_part_that_is_not_there_was_not_run(self, acceptance, tmp_path):
         (tmp_path / "reports").mkdir()
         for missing in ({"scripts": ("no.py",)}, {"tests": ("tests/no.py",)}):
-            assert acceptance.run(acceptance.Check(9, 1, "it", **missing)).verdict == "not run"
+            assert acceptance.run(acceptance.Check("group", "name", "it", **missing)).verdict == "not run"
 
     def test_what_does_not_end_has_failed(self, verdict):
         assert verdict(script="import time\ntime.sleep(60)\n", minutes=0.01)["verdict"] == "failed"
 
-    def test_an_issue_without_checks_is_an_error(self, acceptance):
+    @pytest.mark.parametrize("words", [["cooking"], ["tuning", "--only", "quickstart"]])
+    def test_a_group_or_name_that_does_not_exist_is_an_error(self, acceptance, words, capsys):
         with pytest.raises(SystemExit, match="2"):
-            acceptance.main(["77"])
+            acceptance.main(words)
+        assert "known: " in capsys.readouterr().err
+
+
+def test_every_acceptance_test_belongs_to_a_check(script):
+    checks = script("_checks").CHECKS
+    assert len({(check.capability, check.name) for check in checks}) == len(checks)
+    listed = {file for check in checks for file in check.files()}
+    folder = SCRIPTS.parent / "tests" / "acceptance"
+    assert {path.relative_to(SCRIPTS.parent).as_posix() for path in folder.rglob("test_*.py")} <= listed
+    assert all((SCRIPTS.parent / name).is_file() for check in checks for name in check.scripts)
+
+
+def test_contributing_has_the_table_of_the_checks(script):
+    assert script("_checks").table() in (SCRIPTS.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
 def test_every_test_runs_once_side_by_side_or_alone(script):
