@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import re
 import typing
 from collections.abc import Callable, Iterator
 from pathlib import PurePath
@@ -78,7 +77,7 @@ def parameter(one: Any, annotated: dict[str, Any]) -> dict[str, Any]:
     limits = {name: getattr(told, name) for name in LIMITS if told is not None and hasattr(told, name)}
     usual = {"min": None, "max": None, "exists": False, "file_okay": True, "dir_okay": True}
     found = {
-        "type": type_of(kind),
+        "type": names.type_text(kind),
         "required": one.required,
         "default": default_of(one.default),
         "multiple": bool(one.multiple) or one.nargs == -1,
@@ -95,16 +94,3 @@ def default_of(value: Any) -> Any:
     value = value() if callable(value) else value
     value = getattr(value, "value", value)
     return value.as_posix() if isinstance(value, PurePath) else value
-
-
-def type_of(kind: Any) -> str:
-    """The annotation in unqualified names; the choices of an enum spelled out."""
-    if isinstance(kind, type) and hasattr(kind, "__members__"):
-        return f"Literal{[member.value for member in kind]}"
-    parts = [type_of(part) for part in typing.get_args(kind)] if typing.get_origin(kind) in (list, tuple) else []
-    if parts:
-        return f"{typing.get_origin(kind).__name__}[{', '.join(parts)}]"
-    if typing.get_origin(kind) is not typing.Literal and len(typing.get_args(kind)) > 1:
-        return " | ".join(sorted(type_of(part) for part in typing.get_args(kind)))
-    text = re.sub(r"\b(?:[a-z_]\w*\.)+(?=[A-Za-z_])", "", inspect.formatannotation(kind))
-    return "None" if text == "NoneType" else text

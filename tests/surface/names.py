@@ -12,6 +12,8 @@ import pkgutil
 import re
 import sys
 import textwrap
+import types
+import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
@@ -190,11 +192,19 @@ def default_text(value: Any) -> str:
 
 
 def type_text(annotation: Any) -> str:
-    """An annotation without the modules of its names."""
+    """An annotation without the modules of its names, and alike in every version of Python."""
     if annotation in (inspect.Parameter.empty, inspect.Signature.empty):
         return "-"
-    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-    return DOTTED.sub("", text.replace("'", "") if "Literal" not in text else text)
+    if isinstance(annotation, str):
+        return DOTTED.sub("", annotation if "Literal" in annotation else annotation.replace("'", ""))
+    if hasattr(annotation, "__members__"):
+        return f"Literal{[member.value for member in annotation]}"
+    origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (typing.Union, types.UnionType):
+        return " | ".join(type_text(part) for part in parts)
+    if parts and origin is not typing.Literal and not isinstance(parts[0], list):
+        return f"{DOTTED.sub('', inspect.formatannotation(origin))}[{', '.join(map(type_text, parts))}]"
+    return DOTTED.sub("", inspect.formatannotation(annotation)).replace("NoneType", "None")
 
 
 # ---- the classes that public names speak of -----------------------------------------------------------------------

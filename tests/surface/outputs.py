@@ -22,6 +22,10 @@ from tests.surface.saying import said
 OLD = Path(__file__).parent / "old"
 FREE = frozenset({"imports", "memory_gpus"})
 """Keys of objects whose own keys are somebody's names."""
+TOLD = frozenset({"kind", "regime", "dominant", "verdict", "conclusion", "severity", "rule", "unit", "format", "phase"})
+"""Keys whose value is a word for programs, which belongs to the tree."""
+NAMED = frozenset({"parts", "phases", "stages"})
+"""Arrays whose objects have such a word as their name."""
 LOAD = ("--rate", "100", "--requests", "1500")
 SMALL = ("--max-workers", "2", "--max-batch-size", "2", "--requests", "1500", "--p99", "200ms")
 
@@ -83,7 +87,7 @@ FILES = {
 FOLDERS = {"new": "starter", "package --format folder": "own", "kserve": "pods", "kserve, scaled": "scaled"}
 """Folders that they write."""
 
-MEASURED = frozenset({"check"})
+MEASURED = frozenset({"check", "check, does not load"})
 """Those that tell what this machine has; on another one a figure may be missing, and a list may be empty."""
 
 EXIT_CODES: Mapping[str, Sequence[str]] = {
@@ -185,17 +189,24 @@ def exit_codes(folder: Path) -> dict[str, int]:
 # ---- trees ------------------------------------------------------------------------------------------------------
 
 
-def tree(value: Any, key: str = "") -> Any:
-    """Keys and types of a JSON value."""
+def tree(value: Any, *keys: str) -> Any:
+    """Keys and types of a JSON value, which lies under these keys."""
     if isinstance(value, dict):
-        if key in FREE:
+        if not FREE.isdisjoint(keys[-1:]):
             return {"*": merged([tree(part) for part in value.values()])}
-        return {name: tree(part, name) for name, part in sorted(value.items())}
+        return {name: tree(part, *keys, name) for name, part in sorted(value.items())}
     if isinstance(value, list):
-        return [merged([tree(part) for part in value])] if value else []
+        return [merged([tree(part, *keys) for part in value])] if value else []
     if value is None or isinstance(value, bool):
         return "null" if value is None else "boolean"
-    return "string" if isinstance(value, str) else "number"
+    kind = "string" if isinstance(value, str) else "number"
+    return f"{kind}: {value}" if is_told(value, keys) else kind
+
+
+def is_told(value: float | str, keys: Sequence[str]) -> bool:
+    """Whether the value itself is for programs."""
+    parent, key = ("", "", *keys)[-2:]
+    return key == "schema" or (isinstance(value, str) and (key in TOLD or (key == "name" and parent in NAMED)))
 
 
 def merged(trees: Sequence[Any]) -> Any:
