@@ -11,9 +11,6 @@ from typing import Any
 
 from tests.surface import names
 
-APP = "build_app"
-"""The function beside that of the console script which makes the typer application."""
-
 LIMITS = ("min", "max", "exists", "file_okay", "dir_okay")
 
 
@@ -28,7 +25,7 @@ def application() -> Any:
     import typer
 
     module = importlib.import_module(names.entry_points("console_scripts")["tsbatch"].module)
-    return typer.main.get_command(getattr(module, APP)())
+    return typer.main.get_command(getattr(module, names.INTERNAL["typer application"])())
 
 
 def all_commands() -> dict[str, Any]:

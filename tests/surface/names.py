@@ -26,10 +26,20 @@ ROOT = Path(__file__).resolve().parents[2]
 IMPORT = re.compile(r"^\s*from (tsbatch[\w.]*) import \(?([\w, ]+)", re.MULTILINE)
 DOCUMENTED = ("README.md", "docs/**/*", "handlers/*", "src/tsbatch/**/*.tmpl")
 """Where people read which names to import."""
-NOT_PUBLIC = ("tsbatch.ops",)
-"""Modules of the command line. The documentation names a few of them to say how its figures were made."""
-IN_WORDS = ("Call", "WorkerDied")
-"""Classes that docstrings of public names offer, and no annotation does."""
+INTERNAL: dict[str, Any] = {
+    "typer application": "build_app",
+    "settings": "Settings",
+    "classes that docstrings offer": ("Call", "WorkerDied"),
+    "not for others": ("tsbatch.ops",),
+    "alerts": "alerts.yaml",
+    "dashboard": "grafana.json",
+}
+"""All that this folder knows of how the package is arranged.
+
+A function beside that of the console script; the pydantic class of the section ``tsbatch:``, wherever it is; classes
+that docstrings of public names offer and no annotation names; modules that are not for others, of which the
+documentation names some to say how its figures were made; and files, wherever they are.
+"""
 DOTTED = re.compile(r"\b(?:[a-z_]\w*\.)+(?=[A-Za-z_]\w*)")
 PLAIN = (str, bytes, int, float, bool, type(None))
 
@@ -52,7 +62,7 @@ def imports_in_the_documentation() -> dict[str, list[str]]:
     paths = sorted(path for pattern in DOCUMENTED for path in ROOT.glob(pattern) if path.is_file())
     for path in paths:
         for module, names in IMPORT.findall(path.read_text(encoding="utf-8", errors="replace")):
-            if not module.startswith(NOT_PUBLIC):
+            if not module.startswith(INTERNAL["not for others"]):
                 found.setdefault(module, set()).update(re.findall(r"\w+", names))
     for name in pkgutil.iter_modules([str(PACKAGE / "tasks")]):
         if not name.ispkg:
@@ -212,7 +222,7 @@ def type_text(annotation: Any) -> str:
 
 def spoken_of(values: list[Any]) -> list[type]:
     """The classes of tsbatch in the signatures of these and of each other, but these."""
-    found = {name: cls for name in IN_WORDS for cls in classes_named(name)}
+    found = {name: cls for name in INTERNAL["classes that docstrings offer"] for cls in classes_named(name)}
     waiting = [*values, *found.values()]
     while waiting:
         for cls in classes_in(waiting.pop()):

@@ -1,9 +1,12 @@
-"""What the commands of a running server print with ``--json``; the server is started and stopped by commands too."""
+"""What the commands of a running server, or a Ray, print with ``--json``; commands start and stop it too."""
 
 from __future__ import annotations
 
 import json
 import os
+import socket
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -76,6 +79,37 @@ def interrupted_tuning(state: Path) -> None:
     (state / "surface.tuning").write_text(json.dumps(left), encoding="utf-8")
 
 
+RAY: Mapping[str, Sequence[str]] = {
+    "ray deploy": ("ray", "deploy", "rows.mar", "--local"),
+    "ray status": ("ray", "status"),
+    "ray undeploy": ("ray", "undeploy", "rows"),
+}
+
+
+def told_by_ray(folder: Path) -> dict[str, Any]:
+    """What the commands print that reach Ray, each in a process of its own, as Ray wants it."""
+    with outputs.folder_of_old_files(folder), socket.socket() as chosen:
+        chosen.bind(("127.0.0.1", 0))
+        port = str(chosen.getsockname()[1])
+        chosen.close()
+        try:
+            return {
+                name: as_process([*words, *(["--port", port] if "deploy" in words else [])])
+                for name, words in RAY.items()
+            }
+        except BaseException:
+            as_process(RAY["ray undeploy"], check=False)
+            raise
+
+
+def as_process(words: Sequence[str], *, check: bool = True) -> Any:
+    """What a command prints."""
+    command = [sys.executable, "-m", "tsbatch", *words, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    assert not check or done.returncode == 0, f"tsbatch {' '.join(words)}: exit code {done.returncode}: {done.stderr}"
+    return json.loads(done.stdout) if check else None
+
+
 def trees(told: Mapping[str, Any]) -> dict[str, Any]:
     """The keys and types of all that."""
     return {name: value if name.startswith("files of") else outputs.tree(value) for name, value in told.items()}
@@ -84,3 +118,8 @@ def trees(told: Mapping[str, Any]) -> dict[str, Any]:
 def outputs_of_server(folder: Path) -> dict[str, Any]:
     """The section ``json_server``."""
     return trees(told_by_server(folder))
+
+
+def outputs_of_ray(folder: Path) -> dict[str, Any]:
+    """The section ``json_ray``."""
+    return trees(told_by_ray(folder))

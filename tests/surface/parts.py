@@ -30,7 +30,7 @@ ENTRY = re.compile(r"([\w-]+);(dur|desc)=")
 
 def settings() -> dict[str, Any]:
     """The keys under ``tsbatch:``, with type and default."""
-    (model,) = [cls for cls in names.classes_named("Settings") if issubclass(cls, BaseModel)]
+    (model,) = [cls for cls in names.classes_named(names.INTERNAL["settings"]) if issubclass(cls, BaseModel)]
     return dict(sorted(keys_of(model)))
 
 
@@ -168,8 +168,8 @@ def metrics_file() -> dict[str, Any]:
 
 def dashboards() -> dict[str, Any]:
     """Alerts, and what the dashboard asks for; its words left out."""
-    (alerts,) = names.PACKAGE.rglob("alerts.yaml")
-    (board,) = names.PACKAGE.rglob("grafana.json")
+    (alerts,) = names.PACKAGE.rglob(names.INTERNAL["alerts"])
+    (board,) = names.PACKAGE.rglob(names.INTERNAL["dashboard"])
     groups = yaml.safe_load(alerts.read_text(encoding="utf-8"))["groups"]
     told = json.loads(board.read_text(encoding="utf-8"))
     return {

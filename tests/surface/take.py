@@ -2,7 +2,7 @@
 """A snapshot of what others build on: names, commands, options, exit codes, JSON keys, settings, metrics and files.
 
     python tests/surface/take.py             writes snapshot.json anew
-    python tests/surface/take.py --server    and what the commands of a running server print, which takes a minute
+    python tests/surface/take.py --server    and what those print that reach a server or a Ray, in two minutes
 
 tests/unit/test_surface.py and its fellows compare the code with it. Take it again only when the public surface is
 changed on purpose, and read the difference line by line before it is committed: each line is something that somebody's
@@ -89,7 +89,7 @@ def short(value: Any) -> str:
 def main() -> None:
     """Write the snapshot."""
     parser = argparse.ArgumentParser(description="Take the snapshot of the public surface anew.")
-    parser.add_argument("--server", action="store_true", help="start a server for the commands that need one")
+    parser.add_argument("--server", action="store_true", help="start a server and a Ray for the commands that need one")
     asked = parser.parse_args()
     os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_WAIT_POLICY": "PASSIVE"}
     found: dict[str, Any] = {"schema": SCHEMA}
@@ -103,8 +103,9 @@ def main() -> None:
             from tests.surface import on_server
 
             found["json_server"] = on_server.outputs_of_server(Path(scratch, "server"))
+            found["json_ray"] = on_server.outputs_of_ray(Path(scratch, "ray"))
         elif SNAPSHOT.exists():
-            found["json_server"] = read().get("json_server", {})
+            found |= {name: part for name, part in read().items() if name in ("json_server", "json_ray")}
     SNAPSHOT.write_text(json.dumps(found, indent=1, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
     print(f"written: {SNAPSHOT.relative_to(ROOT)}")
 
