@@ -68,6 +68,12 @@ CHECKS = (
         tests=("test_wheel_with_the_stock_programs",),
         minutes=30,
     ),
+    Check(
+        "install",
+        "older-version",
+        "a server and archives of an older version still work",
+        tests=("test_detached_server_of_an_older_version", "tests/integration/test_old_files.py"),
+    ),
     Check("handler", "isolation", "a batch of eight with three bad requests", tests=("test_isolation_on_a_server",)),
     Check(
         "handler",
@@ -343,7 +349,12 @@ CHECKS = (
         "ray",
         "same-answers",
         "the same archives on TorchServe and on Ray Serve: the same answers",
-        tests=("test_same_answers_as_torchserve", "test_deployment_as_documented", "test_haproxy"),
+        tests=(
+            "test_same_answers_as_torchserve",
+            "test_deployment_as_documented",
+            "test_haproxy",
+            "test_surface_on_ray",
+        ),
         minutes=40,
     ),
     Check(

@@ -24,7 +24,7 @@ def application() -> Any:
     """The typer application as a tree of commands."""
     import typer
 
-    module = importlib.import_module(names.entry_points("console_scripts")["tsbatch"].module)
+    module = importlib.import_module(names.entry_points("console_scripts")["tsbatch"].load().__module__)
     return typer.main.get_command(getattr(module, names.INTERNAL["typer application"])())
 
 

@@ -30,7 +30,9 @@ INTERNAL: dict[str, Any] = {
     "typer application": "build_app",
     "settings": "Settings",
     "classes that docstrings offer": ("Call", "WorkerDied"),
-    "not for others": ("tsbatch.ops",),
+    "not for others": tuple(
+        f"tsbatch.{name}." for name in ("simulation", "archive", "packaging", "serving", "operations")
+    ),
     "alerts": "alerts.yaml",
     "dashboard": "grafana.json",
 }

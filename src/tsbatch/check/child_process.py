@@ -44,8 +44,9 @@ class Events:
 def main(job_file: str) -> int:
     """Load, measure what the job asks for, and stay until the parent is done; the exit code."""
     job = json.loads(Path(job_file).read_text(encoding="utf-8"))
-    _beside_the_archive(job["package"])
     events = Events(Path(job["events"]))
+    with _installed_tsbatch(job["package"]):
+        from tsbatch.check import phases, probes  # noqa: F401 - before an archive's own tsbatch comes and goes
     try:
         runner = _load(job, events)
     except BaseException as error:
@@ -72,13 +73,20 @@ def _from_the_archive_on(error: BaseException, folder: str) -> BaseException:
     return error
 
 
-def _beside_the_archive(package: str) -> None:
-    """Find our desk modules also where the archive brings a tsbatch of its own (--bundle), which has none."""
-    import tsbatch
+@contextmanager
+def _installed_tsbatch(package: str) -> Iterator[None]:
+    """Import tsbatch from ``package``, even if the archive brings its own (``--bundle``), which may be another version.
 
-    if package not in tsbatch.__path__:
-        tsbatch.__path__.append(package)
-    importlib.invalidate_caches()
+    The handler still gets the archive's own: whatever can be imported from the archive is kept apart while it works
+    (tsbatch.emulation.worker_environment).
+    """
+    parent = str(Path(package).parent)
+    sys.path.insert(0, parent)
+    try:
+        yield
+    finally:
+        sys.path.remove(parent)
+        importlib.invalidate_caches()
 
 
 def _measure(runner: Any, job: dict[str, Any], events: Events) -> None:
@@ -102,7 +110,6 @@ def _load(job: dict[str, Any], events: Events) -> Any:
         lambda name: events.tell("failed", phase=name, seconds=clock.seconds, **memory()),
     )
     with _python_phase(clock, job):
-        from tsbatch.check import probes  # noqa: F401 - before an archive's own tsbatch (--bundle) comes and goes
         from tsbatch.emulation.model_loader import plan_of_folder, require_torchserve
         from tsbatch.emulation.runner import HandlerRunner
         from tsbatch.settings import MAX_RESPONSE_SIZE

@@ -22,7 +22,7 @@ from tests.surface.outputs import OLD
 from tests.surface.saying import said
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 COMMIT = "c6816b7"
 SECONDS = 180
 
