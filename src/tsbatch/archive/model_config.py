@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 import yaml
 
@@ -148,6 +148,11 @@ def read(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise UsageError(f"{path}: expected lines of 'key: value', got {type(value).__name__}")
     return value
+
+
+def is_java_int(value: Any) -> TypeGuard[int]:
+    """Return whether Java reads a YAML value as an Integer."""
+    return isinstance(value, int) and not isinstance(value, bool) and -JAVA_INT_MAX - 1 <= value <= JAVA_INT_MAX
 
 
 def _fill_workers(base: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 import yaml
 
+from tsbatch.archive.manifest import MANIFEST_NAME
 from tsbatch.archive.model_config import CONFIG_NAME
-from tsbatch.archive.model_store import MANIFEST
 from tsbatch.archive.reader import Survey
 from tsbatch.archive.writer import HASHES_NAME, HASHES_SCHEMA
 
@@ -104,7 +104,7 @@ class Difference:
 
 def diff(one: Survey, other: Survey) -> list[Difference]:
     """What two archives hold differently; the hashes' list itself and compiled files left aside."""
-    told = {HASHES_NAME, MANIFEST, CONFIG_NAME}
+    told = {HASHES_NAME, MANIFEST_NAME, CONFIG_NAME}
     found = [
         Difference("file", name, _brief(one, name), _brief(other, name))
         for name in sorted({*one.files, *other.files} - told)
@@ -147,7 +147,7 @@ def config_of(found: Survey) -> dict[str, Any]:
 
 def manifest_of(found: Survey) -> dict[str, Any]:
     """The archive's MANIFEST.json; empty when it has none that can be read."""
-    return _object(found.texts.get(MANIFEST, b""))
+    return _object(found.texts.get(MANIFEST_NAME, b""))
 
 
 def about(found: Survey) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO, Literal, get_args
 
 from tsbatch._version import __version__
+from tsbatch.archive.manifest import MANIFEST_NAME
 from tsbatch.errors import UsageError
 
 Format = Literal["mar", "mar-compressed", "tar.gz", "folder"]
@@ -30,9 +31,6 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 CHUNK = 1 << 20
 HASHES_NAME = "MAR-INF/tsbatch.json"
 HASHES_SCHEMA = 1
-FIRST_IN_TAR = "MAR-INF/MANIFEST.json"
-"""A tar has no table of contents: who wants the name alone need not read gigabytes."""
-
 LONG_AGO = 315_532_800
 """1980-01-01, the first moment a zip can name, for formats that must name one."""
 
@@ -141,7 +139,8 @@ def _zip_entry(name: str, method: int) -> zipfile.ZipInfo:
 
 def write_tar(reading: Reading, stream: BinaryIO, root: str) -> None:
     """A ``.tar.gz``. TorchServe drops each entry's first folder, and fails on an entry without one (ZipUtils.java)."""
-    names = sorted(reading.names, key=lambda name: (name != FIRST_IN_TAR, name))
+    # A tar has no table of contents: with the manifest first, reading the model's name does not take gigabytes.
+    names = sorted(reading.names, key=lambda name: (name != MANIFEST_NAME, name))
     with (
         gzip.GzipFile("", "wb", 6, stream, mtime=0) as packed,
         tarfile.TarFile(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT, copybufsize=CHUNK) as archive,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tsbatch.archive.model_store import place
+from tsbatch.archive.model_store import link_or_copy
 from tsbatch.emulation.worker_environment import unpack
 
 PREFIX = "tsbatch-check-"
@@ -29,7 +29,7 @@ def unpacked(archive: Path) -> Iterator[tuple[Path, Path]]:
         target = work / "models" / uuid.uuid4().hex
         target.parent.mkdir()
         if archive.is_dir():
-            place(archive, target)
+            link_or_copy(archive, target)
         else:
             target.mkdir()
             unpack(archive, target)

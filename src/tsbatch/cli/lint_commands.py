@@ -102,7 +102,7 @@ def effective_command(
 ) -> None:
     """Print every setting of each model with the value that will hold and the layer it comes from."""
     from tsbatch.configuration.effective_settings import Deployment, effective
-    from tsbatch.lint.rules.cross_file import at_start
+    from tsbatch.lint.rules.cross_file import loaded_at_start
 
     if not config.is_file():
         raise UsageError(f"{config}: there is no such file; expected the server's config.properties")
@@ -114,7 +114,7 @@ def effective_command(
     machine, parameters = _machine(cores), _parameters(api)
     told = []
     for archive in _archives(archives or [], properties, model_store, machine):
-        loaded = api is None and at_start(archive, properties.get("load_models", ""))
+        loaded = api is None and loaded_at_start(archive, properties.get("load_models", ""))
         model = Deployment(
             name=archive.model,
             version=archive.version,
@@ -148,13 +148,13 @@ def _show(found: Sequence[Finding], fixed: Sequence[Finding], form: Format, *, a
         console.emit_json({"schema": SCHEMA, "findings": findings, "fixed": [finding.as_json() for finding in fixed]})
         return
     if form is Format.SARIF:
-        console.emit_json(output.sarif(found))
+        console.emit_json(output.render_sarif(found))
         return
-    for line in output.github(found) if form is Format.GITHUB else output.text(found):
+    for line in output.render_github(found) if form is Format.GITHUB else output.render_text(found):
         typer.echo(line)
     for finding in fixed:
         console.say(f"fixed {finding.file}:{finding.line}: {finding.message} [{finding.rule}]")
-    console.say(output.summary(found))
+    console.say(output.render_summary(found))
 
 
 def _list_rules(*, as_json: bool) -> None:
@@ -198,7 +198,7 @@ def _archives(
     found = [read_archive(source.path, str(source.path), machine, source.alias) for source in sources]
     for archive in found:
         if archive.problem:
-            raise UsageError(f"{archive.path} is no model archive: {archive.problem}")
+            raise UsageError(f"{archive.path} is not a model archive: {archive.problem}")
     return found
 
 

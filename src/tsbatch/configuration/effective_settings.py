@@ -19,7 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tsbatch.configuration.known_settings import API_PARAMETERS, JAVA_INT_MAX, MODEL_CONFIG
+from tsbatch.archive.model_config import JAVA_INT_MAX, is_java_int
+from tsbatch.configuration.known_settings import API_PARAMETERS, IGNORED_BELOW, MINIMUMS, MODEL_CONFIG
 from tsbatch.configuration.models_property import Models, parse_models
 from tsbatch.errors import UsageError
 
@@ -27,11 +28,6 @@ Layer = Literal["API", "model-config.yaml", "models={}", "config.properties", "d
 
 UNSET = {"batch_size": -1, "max_batch_delay": -100, "response_timeout": -1, "startup_timeout": -1}
 """What TorchServe takes for 'not given' among the API's parameters."""
-
-FLOORS = {"batchSize": 1, "minWorkers": 1, "maxRetryTimeoutInSec": 0, "clientTimeoutInMills": 0, "jobQueueSize": 0}
-"""What a smaller number in model-config.yaml becomes."""
-REFUSED_BELOW = {"responseTimeout": 1, "startupTimeout": 1, "maxBatchDelay": 0, "maxWorkers": 0}
-"""Below this a number in model-config.yaml is as good as not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +94,8 @@ def read_yaml_values(config: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in config.items():
         kind = MODEL_CONFIG.get(key)
-        if kind == "int" and _is_java_int(value) and value >= REFUSED_BELOW.get(key, value):
-            found[key] = max(FLOORS.get(key, value), value)
+        if kind == "int" and is_java_int(value) and value >= IGNORED_BELOW.get(key, (value,))[0]:
+            found[key] = max(MINIMUMS.get(key, 0), value)
         elif kind == "bool" and isinstance(value, bool):
             found[key] = value
     return found
@@ -233,9 +229,5 @@ class _Layers:
         return [Setting("minWorkers", low, layer, remark), Setting("maxWorkers", high, layer, remark)]
 
 
-def _is_java_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and -JAVA_INT_MAX - 1 <= value <= JAVA_INT_MAX
-
-
 def _is_java_int_text(text: str) -> bool:
-    return re.fullmatch(r"[+-]?[0-9]+", text) is not None and _is_java_int(int(text))
+    return re.fullmatch(r"[+-]?[0-9]+", text) is not None and is_java_int(int(text))

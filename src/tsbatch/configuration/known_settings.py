@@ -11,8 +11,6 @@ import re
 from collections.abc import Iterable
 from typing import Literal
 
-JAVA_INT_MAX = 2**31 - 1
-
 Kind = Literal["text", "int", "long", "bool", "path", "address", "list", "map"]
 """What a value must be; ``path`` and ``address`` are texts that are looked at more closely."""
 
@@ -136,7 +134,18 @@ MODEL_CONFIG: dict[str, Kind] = {
     "asyncCommunication": "bool",
     "useVenv": "bool",
 }
-"""Key of model-config.yaml that the frontend reads: what its value is."""
+"""Key of model-config.yaml that the frontend reads: the type of its value."""
+
+MINIMUMS = {"batchSize": 1, "minWorkers": 1, "maxSequenceJobQueueSize": 1, "maxNumSequence": 1}
+"""Key of model-config.yaml: the number that TorchServe uses instead of a smaller one; 0 for other numbers."""
+
+IGNORED_BELOW = {
+    "responseTimeout": (1, "120 s"),
+    "startupTimeout": (1, "120 s"),
+    "maxBatchDelay": (0, "100 ms"),
+    "maxWorkers": (0, "default_workers_per_model"),
+}
+"""Key of model-config.yaml: TorchServe ignores a smaller number, and what it uses instead."""
 
 TORCHRUN: dict[str, Kind] = {
     "nnodes": "int",

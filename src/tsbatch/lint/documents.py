@@ -1,4 +1,4 @@
-"""What lint reads: the bytes of a file, whether it lies on the disk or in an archive, and the machine around it."""
+"""What lint reads: the bytes of a file on disk or in an archive, and the machine that will run the server."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pathlib import Path
 from tsbatch.worker.cpu_cores import usable_cores
 
 ALLOW = re.compile(rb"#\s*tsbatch:\s*allow\s+([a-z0-9,\s-]+)")
-"""``# tsbatch: allow RULE, RULE`` on a line or the one before it silences these rules there."""
+"""``# tsbatch: allow RULE, RULE`` on a line or on the line before it silences these rules there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where the server will run.
+    """The machine that will run the server.
 
     Attributes:
         cores: how many cores its workers share.
-        environ: the environment it will be started with.
+        environ: the environment of the server process.
     """
 
     cores: int = field(default_factory=usable_cores)
@@ -29,12 +29,12 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One file as it was read.
+    """The content of one file.
 
     Attributes:
-        path: as it is shown to people, with forward slashes; ``ARCHIVE!NAME`` inside an archive.
+        path: as shown to users, with forward slashes; ``ARCHIVE!NAME`` inside an archive.
         data: its bytes.
-        real: where it can be written again; None inside an archive.
+        real: the file on disk, for ``--fix``; None inside an archive.
     """
 
     path: str
@@ -43,34 +43,33 @@ class Source:
 
     @property
     def name(self) -> str:
-        """Its last part."""
+        """The file name."""
         return self.path.replace("!", "/").rpartition("/")[2]
 
     def lines(self) -> list[bytes]:
-        """Its lines with their ends; no other byte ends a line than in Java and Python."""
+        """Return the lines with their line ends; the line ends are those of Java and Python."""
         return self.data.splitlines(keepends=True)
 
 
 @dataclass(frozen=True)
 class Document:
-    """A source that has been read for what it is. Rules are registered for the kinds of document."""
+    """A parsed source. Each rule is registered for one kind of document."""
 
     source: Source
     machine: Machine
 
     @property
     def path(self) -> str:
-        """Where it lies, for people."""
+        """The path as shown to users."""
         return self.source.path
 
     def line_text(self, line: int) -> str:
-        """One line without its end, from 1; empty past the end."""
+        """Return one line without its line end, counting from 1; empty past the end."""
         lines = self.source.lines()
         return lines[line - 1].rstrip(b"\r\n").decode("utf-8", "replace") if 0 < line <= len(lines) else ""
 
     def allowed(self, line: int) -> set[str]:
-        """The rules that a comment on this line or the one before it silences."""
-        lines = self.source.lines()
-        near = lines[max(0, line - 2) : line]
-        found = [match[1].decode() for text in near if (match := ALLOW.search(text))]
-        return {name for text in found for name in re.split(r"[,\s]+", text) if name}
+        """Return the rules that a comment on this line or on the one before it silences."""
+        near = self.source.lines()[max(0, line - 2) : line]
+        lists = [match[1].decode() for text in near if (match := ALLOW.search(text))]
+        return {name for text in lists for name in re.split(r"[,\s]+", text) if name}

@@ -1,26 +1,25 @@
-"""What lint finds, and how a finding can be mended."""
+"""The findings of lint and the edits that fix them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 Severity = Literal["error", "warning", "note"]
-"""error: does not do what it says, or breaks; warning: works and will hurt; note: worth knowing."""
+"""error: broken, or has another effect than intended; warning: works but will cause trouble; note: worth knowing."""
 
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 COUNTED: tuple[Severity, ...] = ("error", "warning")
-"""Those that make the exit code 1."""
+"""The severities that make the exit code 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Whole lines of a file in other words; applied by ``--fix``, so only where nothing else can be meant.
+    """A replacement of whole lines, applied by ``--fix``; exists only where the intention is unambiguous.
 
     Attributes:
-        first, last: the lines that go, from 1; ``last`` is ``first - 1`` where nothing goes and lines are put in.
-        lines: the lines that come, without line ends.
+        first, last: the lines to remove, from 1; ``last`` is ``first - 1`` for a pure insertion.
+        lines: the lines to insert, without line ends.
     """
 
     first: int
@@ -29,16 +28,16 @@ class Edit:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What a rule says about one place; its file, id and severity are added by whoever runs the rule.
+class Issue:
+    """What a rule reports; :meth:`tsbatch.lint.registry.Rule.apply` adds file, rule id and severity.
 
     Attributes:
-        line: where, from 1.
-        message: what is wrong, with the words of the file.
-        effect: what TorchServe will really do.
-        replacement: the exact text to write instead; empty where there is nothing to copy.
-        edit: the same as a safe edit; None where a person must decide.
-        file: where, when it is not the file that the rule was given.
+        line: the line, from 1.
+        message: what is wrong, in the file's own terms.
+        effect: what TorchServe will actually do.
+        replacement: the exact text to write instead; empty if there is nothing to copy.
+        edit: the same as a safe edit; None if a person must decide.
+        file: the file, if it is not the document that the rule examines.
     """
 
     line: int
@@ -56,9 +55,9 @@ class Finding:
     Attributes:
         rule: the rule's id.
         file: the file as it was given; ``ARCHIVE!NAME`` for one inside an archive.
-        line: from 1.
+        line: the line, from 1.
         severity: error, warning or note.
-        message, effect, replacement, edit: as in ``Found``.
+        message, effect, replacement, edit: as in ``Issue``.
     """
 
     rule: str
@@ -71,7 +70,7 @@ class Finding:
     edit: Edit | None
 
     def as_json(self) -> dict[str, object]:
-        """For ``--json``."""
+        """Return the finding for ``--json``."""
         return {
             "rule": self.rule,
             "file": self.file,
@@ -82,8 +81,3 @@ class Finding:
             "replacement": self.replacement,
             "fixable": self.edit is not None,
         }
-
-
-def in_order(findings: Sequence[Finding]) -> list[Finding]:
-    """By file, line, then rule."""
-    return sorted(findings, key=lambda finding: (finding.file, finding.line, finding.rule))

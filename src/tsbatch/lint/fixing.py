@@ -1,74 +1,65 @@
-"""Writes the safe replacements: whole lines, everything else byte for byte as it was."""
+"""Apply the safe replacements: whole lines change, everything else stays byte for byte."""
 
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from tsbatch.lint.findings import Edit, Finding
+from tsbatch.system.atomic_write import appearing
 
 
 def fix(findings: Sequence[Finding]) -> list[Finding]:
-    """Applies the edits of these findings; returns those that were applied.
+    """Apply the edits of these findings and return the findings that were fixed.
 
-    Of two edits of the same lines the first is applied; lint again for the other. Files inside archives are left
-    alone: package them again.
+    If two edits concern the same lines, only the first is applied; run lint again for the other. Files inside archives
+    are left alone, because they must be packaged again.
     """
-    done = []
+    fixed = []
     for name in dict.fromkeys(finding.file for finding in findings):
         path = Path(name)
-        mine = [finding for finding in findings if finding.file == name and finding.edit is not None]
-        if mine and path.is_file():
-            chosen = _apart(mine)
+        if path.is_file() and (chosen := _without_overlaps(findings, name)):
             data = apply(path.read_bytes(), [finding.edit for finding in chosen if finding.edit])
-            _write(path, data)
-            done += chosen
-    return done
+            _write(path.resolve(), data)
+            fixed += chosen
+    return fixed
 
 
 def apply(data: bytes, edits: Sequence[Edit]) -> bytes:
-    """``data`` with these edits, which do not overlap; the line ends of the file are kept."""
+    """Return ``data`` with these edits, which must not overlap; the file's line ends are kept."""
     lines = data.splitlines(keepends=True)
-    end = next((line[len(line.rstrip(b"\r\n")) :] for line in lines if line.endswith((b"\n", b"\r"))), b"\n")
+    end = next((line[len(line.rstrip(b"\r\n")) :] for line in lines if _is_closed(line)), b"\n")
     for edit in sorted(edits, key=lambda edit: edit.first, reverse=True):
         new = [line.encode("utf-8") + end for line in edit.lines]
-        if (
-            edit.first > 1
-            and new
-            and edit.first - 1 <= len(lines)
-            and not lines[edit.first - 2].endswith((b"\n", b"\r"))
-        ):
-            lines[edit.first - 2] += end
-        last_is_open = edit.last == len(lines) > 0 and not lines[-1].endswith((b"\n", b"\r"))
+        before = edit.first - 2
+        if new and 0 <= before < len(lines) and not _is_closed(lines[before]):
+            lines[before] += end
+        last_is_open = edit.last == len(lines) > 0 and not _is_closed(lines[-1])
         if new and last_is_open and edit.last >= edit.first:
             new[-1] = new[-1].removesuffix(end)
         lines[edit.first - 1 : edit.last] = new
     return b"".join(lines)
 
 
-def _apart(findings: Sequence[Finding]) -> list[Finding]:
+def _is_closed(line: bytes) -> bool:
+    return line.endswith((b"\n", b"\r"))
+
+
+def _without_overlaps(findings: Sequence[Finding], file: str) -> list[Finding]:
     chosen: list[Finding] = []
     taken: set[int] = set()
     for finding in findings:
-        assert finding.edit is not None
-        lines = set(range(finding.edit.first, max(finding.edit.first, finding.edit.last) + 1))
-        if not lines & taken:
-            taken |= lines
-            chosen.append(finding)
+        if finding.file == file and (edit := finding.edit):
+            lines = set(range(edit.first, max(edit.first, edit.last) + 1))
+            if not lines & taken:
+                taken |= lines
+                chosen.append(finding)
     return chosen
 
 
 def _write(path: Path, data: bytes) -> None:
-    # Whole or not at all, and with the mode that it had.
-    path = path.resolve()
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(data)
-        Path(name).chmod(path.stat().st_mode & 0o7777)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    with appearing(path) as stream:
+        stream.write(data)
+        if os.name != "nt":
+            os.fchmod(stream.fileno(), path.stat().st_mode & 0o7777)

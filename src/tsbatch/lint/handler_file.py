@@ -1,4 +1,4 @@
-"""A handler module as its syntax tree; it is read, never run."""
+"""The syntax tree of a handler module, which is parsed but never run."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tsbatch.lint.documents import Document, Machine, Source
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 STAGES = ("handle", "preprocess", "inference", "postprocess", "decode_request", "collate", "encode_response")
-"""What runs for every batch; the last three are BatchHandler's."""
+"""The methods that run for every batch; the last three are BatchHandler's."""
 LOADING = {"initialize", "__init__", "load_model", "prepare", "warm_up", "setup"}
 
 
 @dataclass(frozen=True)
 class HandlerFile(Document):
-    """The module that TorchServe imports; ``problem`` says why it is not Python, and where."""
+    """The module that TorchServe imports; ``problem`` is the line and cause of a syntax error."""
 
     tree: ast.Module
     problem: tuple[int, str] | None = None
@@ -35,20 +35,20 @@ class HandlerFile(Document):
 
     @cached_property
     def uses_tsbatch(self) -> bool:
-        """Whether the handler is one of ours: tsbatch does for it what BaseHandler's must do themselves."""
+        """Whether the handler is built on tsbatch, which then does what a BaseHandler must do itself."""
         modules = [node.module or "" for node in ast.walk(self.tree) if isinstance(node, ast.ImportFrom)]
         modules += [name.name for node in ast.walk(self.tree) if isinstance(node, ast.Import) for name in node.names]
         return any(module.partition(".")[0] == "tsbatch" for module in modules)
 
     @cached_property
     def imports_all(self) -> bool:
-        """Whether names come in that cannot be seen here."""
+        """Whether a star import brings in names that cannot be seen here."""
         found = [node for node in top_level(self.tree.body) if isinstance(node, ast.ImportFrom)]
         return any(name.name == "*" for node in found for name in node.names)
 
     @cached_property
     def per_batch(self) -> list[Function]:
-        """The functions that run for every batch: the stages and what they call of their own class and module."""
+        """The functions that run for every batch: the stages, and what they call in their own class and module."""
         seen: dict[str, Function] = {}
         for members in (*map(methods, self.classes), self.functions):
             waiting = [members[name] for name in STAGES if name in members]
@@ -57,12 +57,18 @@ class HandlerFile(Document):
                 if function.name in LOADING or f"{id(members)}{function.name}" in seen:
                     continue
                 seen[f"{id(members)}{function.name}"] = function
-                called = {name for call in calls(function) if (name := own_name(call))}
+                called = {name for call in calls(function) if (name := _own_name(call))}
                 waiting += [known[name] for name in called for known in (members, self.functions) if name in known]
         return list({id(function): function for function in seen.values()}.values())
 
+    def batch_calls(self) -> Iterator[tuple[Function, ast.Call, str]]:
+        """Yield each call that runs for every batch: the function that it is in, the call, and the dotted name."""
+        for function in self.per_batch:
+            for call in calls(function):
+                yield function, call, name_of(call.func) or ""
+
     def stage(self, name: str) -> Iterator[Function]:
-        """Every definition of one stage."""
+        """Yield every definition of one stage."""
         for node in self.classes:
             if name in methods(node):
                 yield methods(node)[name]
@@ -71,7 +77,7 @@ class HandlerFile(Document):
 
 
 def read_handler(source: Source, machine: Machine) -> HandlerFile:
-    """Parse a Python file; what is wrong with it becomes its ``problem``."""
+    """Parse a Python file; a syntax error becomes its ``problem``."""
     try:
         return HandlerFile(source, machine, ast.parse(source.data, filename=source.path))
     except (SyntaxError, ValueError, RecursionError) as error:
@@ -81,9 +87,9 @@ def read_handler(source: Source, machine: Machine) -> HandlerFile:
 
 
 def looks_like_handler(file: HandlerFile) -> bool:
-    """Whether a module in a folder is one that TorchServe imports, not one that such a module uses.
+    """Return whether TorchServe would import a module in a folder as a handler, rather than a handler import it.
 
-    One in a package is not, since the handler is imported by its bare name; nor is a test.
+    A module in a package is no handler, because TorchServe imports handlers by their bare name; nor is a test.
     """
     in_package = file.source.real is not None and (file.source.real.parent / "__init__.py").exists()
     if in_package or file.source.name.startswith(("test_", "conftest")):
@@ -96,7 +102,7 @@ def looks_like_handler(file: HandlerFile) -> bool:
 
 
 def top_level(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements that run at import, those in branches included."""
+    """Yield the statements that run at import, including those in branches."""
     for statement in body:
         yield statement
         if isinstance(statement, (ast.If, ast.Try, ast.With)):
@@ -109,24 +115,24 @@ def top_level(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def methods(node: ast.ClassDef) -> dict[str, Function]:
-    """The methods that a class defines itself."""
+    """Return the methods that a class itself defines."""
     return {part.name: part for part in node.body if isinstance(part, Function)}
 
 
 def batch_name(function: Function) -> str | None:
-    """The name of the parameter that carries the batch: the first one after self."""
+    """Return the name of the parameter with the batch: the first one after self."""
     names = [argument.arg for argument in function.args.args]
     names = names[1:] if names[:1] in (["self"], ["cls"]) else names
     return names[0] if names else None
 
 
 def calls(node: ast.AST) -> Iterator[ast.Call]:
-    """Every call below a node."""
+    """Yield every call below a node."""
     return (part for part in ast.walk(node) if isinstance(part, ast.Call))
 
 
 def name_of(node: ast.AST) -> str | None:
-    """``a.b.c`` of such an expression; None of any other."""
+    """Return ``a.b.c`` for such an expression, None for any other."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
@@ -135,12 +141,17 @@ def name_of(node: ast.AST) -> str | None:
     return None
 
 
-def own_name(call: ast.Call) -> str | None:
-    """The function or method of one's own that is called: ``f()`` or ``self.f()``."""
+def last_name(call: ast.Call) -> str:
+    """Return the name of the method that is called, empty for a plain function."""
+    return call.func.attr if isinstance(call.func, ast.Attribute) else ""
+
+
+def _own_name(call: ast.Call) -> str | None:
+    """The function or method of the module itself that is called: ``f()`` or ``self.f()``."""
     name = name_of(call.func) or ""
     return name.removeprefix("self.") if name.count(".") == name.startswith("self.") else None
 
 
 def names_in(node: ast.AST) -> set[str]:
-    """Every plain name below a node."""
+    """Return every plain name below a node."""
     return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}

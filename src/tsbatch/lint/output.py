@@ -1,4 +1,4 @@
-"""Findings for people, for GitHub's annotations and as SARIF 2.1.0."""
+"""Render findings as text, as GitHub annotations and as SARIF 2.1.0."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ GITHUB = {"error": "error", "warning": "warning", "note": "notice"}
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
-def text(findings: Sequence[Finding]) -> Iterator[str]:
-    """``file:line: severity: message [rule]``, and below it what TorchServe does and what to write."""
+def render_text(findings: Sequence[Finding]) -> Iterator[str]:
+    """Yield ``file:line: severity: message [rule]``, followed by what TorchServe does and what to write instead."""
     for finding in findings:
         yield f"{finding.file}:{finding.line}: {finding.severity}: {finding.message} [{finding.rule}]"
         yield f"    then: {finding.effect}"
@@ -23,23 +23,23 @@ def text(findings: Sequence[Finding]) -> Iterator[str]:
         yield from (f"    {'write:' if number == 0 else '      '} {line}" for number, line in enumerate(lines))
 
 
-def summary(findings: Sequence[Finding]) -> str:
-    """How many of each severity, in one line."""
+def render_summary(findings: Sequence[Finding]) -> str:
+    """Return the number of findings of each severity, in one line."""
     counts = Counter(finding.severity for finding in findings)
-    told = [f"{counts[each]} {each}{'s' if counts[each] != 1 else ''}" for each in SEVERITIES if counts[each]]
-    return ", ".join(told) or "nothing found"
+    parts = [f"{counts[each]} {each}{'s' if counts[each] != 1 else ''}" for each in SEVERITIES if counts[each]]
+    return ", ".join(parts) or "nothing found"
 
 
-def github(findings: Sequence[Finding]) -> Iterator[str]:
-    """Workflow commands that GitHub shows beside the lines."""
+def render_github(findings: Sequence[Finding]) -> Iterator[str]:
+    """Yield the workflow commands that GitHub displays next to the lines."""
     for finding in findings:
-        place = f"file={_escape(finding.file, ',:')},line={finding.line},title={_escape(finding.rule, ',:')}"
+        position = f"file={_escape(finding.file, ',:')},line={finding.line},title={_escape(finding.rule, ',:')}"
         parts = [finding.message, finding.effect, f"write: {finding.replacement}" if finding.replacement else ""]
-        yield f"::{GITHUB[finding.severity]} {place}::{_escape(chr(10).join(filter(None, parts)))}"
+        yield f"::{GITHUB[finding.severity]} {position}::{_escape(chr(10).join(filter(None, parts)))}"
 
 
-def sarif(findings: Sequence[Finding]) -> dict[str, Any]:
-    """One run as SARIF 2.1.0, with every rule."""
+def render_sarif(findings: Sequence[Finding]) -> dict[str, Any]:
+    """Return one run as SARIF 2.1.0, with every rule."""
     rules = [
         {
             "id": rule.id,
@@ -55,17 +55,17 @@ def sarif(findings: Sequence[Finding]) -> dict[str, Any]:
 
 
 def _result(finding: Finding) -> dict[str, Any]:
-    told = [f"{finding.message}. {finding.effect}."]
-    told += [f"Write: {finding.replacement}"] if finding.replacement else []
-    place = {
+    parts = [f"{finding.message}. {finding.effect}."]
+    parts += [f"Write: {finding.replacement}"] if finding.replacement else []
+    location = {
         "artifactLocation": {"uri": finding.file.replace("\\", "/").replace(" ", "%20")},
         "region": {"startLine": finding.line},
     }
     return {
         "ruleId": finding.rule,
         "level": finding.severity,
-        "message": {"text": " ".join(told)},
-        "locations": [{"physicalLocation": place}],
+        "message": {"text": " ".join(parts)},
+        "locations": [{"physicalLocation": location}],
     }
 
 
@@ -74,13 +74,13 @@ def _escape(value: str, more: str = "") -> str:
     return value.translate({ord(letter): f"%{ord(letter):02X}" for letter in more})
 
 
-def rules_markdown() -> str:
-    """Every rule as a table in Markdown, for docs/lint.md."""
+def render_rules_table() -> str:
+    """Return a Markdown table of all rules, for docs/lint.md."""
     rows = [
         f"| `{rule.id}` | {rule.severity} | {_cell(rule.title)} | {_cell(rule.explanation)} |"
         for rule in all_rules().values()
     ]
-    return "\n".join(["| rule | severity | finds | because |", "| --- | --- | --- | --- |", *rows])
+    return "\n".join(["| rule | severity | finds | explanation |", "| --- | --- | --- | --- |", *rows])
 
 
 def _cell(text: str) -> str:

@@ -1,4 +1,4 @@
-"""config.properties with the line of each pair, read by Java's rules."""
+"""config.properties with the line of each pair, parsed by Java's rules."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Pair:
     """One key and its value.
 
     Attributes:
-        key, value: as Java understands them.
-        raw: the value as it is written, continuation lines included.
-        line, last: its first and last line, from 1.
+        key, value: as Java parses them.
+        raw: the value as written, including continuation lines.
+        line, last: the first and last line, from 1.
     """
 
     key: str
@@ -39,30 +39,30 @@ class PropertiesFile(Document):
 
     @cached_property
     def values(self) -> dict[str, str]:
-        """Key: value; of a key that stands there twice the last one, as in Java."""
+        """Value by key; the last of several equal keys counts, as in Java."""
         return {pair.key: pair.value for pair in self.pairs}
 
     def last(self, key: str) -> Pair | None:
-        """The pair that holds for a key."""
+        """Return the pair that counts for a key."""
         return next((pair for pair in reversed(self.pairs) if pair.key == key), None)
 
-    def is_true(self, key: str, default: str = "false") -> bool:
-        """A switch as Java reads it: ``true`` in any case, all else is false."""
-        return self.values.get(key, default).lower() == "true"
+    def is_true(self, key: str) -> bool:
+        """Return a switch as Java parses it: ``true`` in any case is true, everything else is false."""
+        return self.values.get(key, "").lower() == "true"
 
 
 def read_properties(source: Source, machine: Machine) -> PropertiesFile:
     """Parse a .properties file.
 
     Raises:
-        ValueError: a broken Unicode escape; TorchServe does not start with it.
+        ValueError: a broken Unicode escape, with which TorchServe does not start.
     """
     return PropertiesFile(source, machine, tuple(_pairs(source)))
 
 
 def _pairs(source: Source) -> Iterator[Pair]:
     line = 1
-    # Java reads bytes one by one (Properties.load(InputStream)).
+    # Java decodes bytes one by one (Properties.load(InputStream)).
     for element in javaproperties.parse(source.data):
         lines = element.source.count("\n") or element.source.count("\r") or 1
         if isinstance(element, javaproperties.KeyValue):

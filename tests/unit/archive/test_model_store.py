@@ -6,7 +6,7 @@ import zipfile
 
 import pytest
 
-from tsbatch.archive.model_store import ModelSource, place, sources_of
+from tsbatch.archive.model_store import ModelSource, link_or_copy, sources_of
 from tsbatch.errors import UsageError
 
 
@@ -48,9 +48,9 @@ def test_files_that_are_no_archives(tmp_path):
     with pytest.raises(UsageError, match="no such archive"):
         ModelSource.parse(tmp_path / "none.mar")
     (tmp_path / "text.mar").write_text("hello")
-    with pytest.raises(UsageError, match=r"text\.mar is no model archive"):
+    with pytest.raises(UsageError, match=r"text\.mar is not a model archive"):
         _ = ModelSource.parse(tmp_path / "text.mar").name
-    with pytest.raises(UsageError, match="is no model archive"):
+    with pytest.raises(UsageError, match="is not a model archive"):
         _ = ModelSource.parse(write_mar(tmp_path / "odd.mar", [])).name
 
 
@@ -81,7 +81,7 @@ def test_a_tar_and_a_folder(tmp_path):
 @pytest.mark.parametrize("content", [b"hello", b"\x1f\x8b\x08broken"])
 def test_tars_that_are_none(tmp_path, content):
     (tmp_path / "m.tar.gz").write_bytes(content)
-    with pytest.raises(UsageError, match=r"m\.tar\.gz is no model archive"):
+    with pytest.raises(UsageError, match=r"m\.tar\.gz is not a model archive"):
         ModelSource.parse(tmp_path / "m.tar.gz")
     with tarfile.open(tmp_path / "empty.tar.gz", "w:gz"):
         pass
@@ -97,7 +97,7 @@ def test_a_system_that_refuses_links(tmp_path, monkeypatch):
 
     monkeypatch.setattr("pathlib.Path.symlink_to", refuse)
     with pytest.raises(OSError, match="no links here"):
-        place(source, tmp_path / "copy.mar")
+        link_or_copy(source, tmp_path / "copy.mar")
 
 
 def test_what_load_models_names(tmp_path):

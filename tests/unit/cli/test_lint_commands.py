@@ -126,4 +126,4 @@ class TestEffective:
     def test_a_broken_archive(self, config, tmp_path, capsys):
         (tmp_path / "m.mar").write_bytes(b"no zip")
         assert main(["effective", str(config), str(tmp_path / "m.mar")]) == 2
-        assert "is no model archive" in capsys.readouterr().err
+        assert "is not a model archive" in capsys.readouterr().err

@@ -32,7 +32,7 @@ def test_every_verb_is_there(verb, capsys):
         (["register", "x.mar", "--server", "localhost:8081"], "expected a management address like http://"),
         (["models", "--server", "http://[::1"], "expected a management address like http://"),
         (["models", "--server", "http://127.0.0.1:99999"], "expected a management address like http://"),
-        (["serve", "--models", __file__], f"{__file__} is no model archive"),
+        (["serve", "--models", __file__], f"{__file__} is not a model archive"),
         (["serve", "--models", "x" * 5000], "File name too long"),
         (["scale", "m", "--workers", "-1"], "--workers"),
     ],

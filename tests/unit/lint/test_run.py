@@ -120,7 +120,7 @@ class TestWhatItTakes:
 
     def test_a_broken_escape(self, tmp_path):
         (tmp_path / "config.properties").write_text("a=\\u12\n")
-        with pytest.raises(UsageError, match=r"is no \.properties file"):
+        with pytest.raises(UsageError, match=r"is not a valid \.properties file"):
             lint([tmp_path])
 
     def test_a_rule_can_be_left_out(self, tmp_path):
@@ -222,7 +222,7 @@ class TestFix:
 
 class TestOutput:
     def test_text(self):
-        assert list(output.text([FINDING])) == [
+        assert list(output.render_text([FINDING])) == [
             "a b.properties:3: error: 50%, wrong [config-quotes]",
             "    then: it fails",
             "    write: x=1",
@@ -230,13 +230,13 @@ class TestOutput:
         ]
 
     def test_github(self):
-        (line,) = output.github([FINDING])
+        (line,) = output.render_github([FINDING])
         assert line == (
             "::error file=a b.properties,line=3,title=config-quotes::50%25, wrong%0Ait fails%0Awrite: x=1%0Ay=2"
         )
 
     def test_sarif(self):
-        run = output.sarif([FINDING])["runs"][0]
+        run = output.render_sarif([FINDING])["runs"][0]
         ids = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
         (result,) = run["results"]
         assert ids == list(all_rules())
@@ -246,5 +246,5 @@ class TestOutput:
         assert place == {"artifactLocation": {"uri": "a%20b.properties"}, "region": {"startLine": 3}}
 
     def test_summary(self):
-        assert output.summary([FINDING, FINDING]) == "2 errors"
-        assert output.summary([]) == "nothing found"
+        assert output.render_summary([FINDING, FINDING]) == "2 errors"
+        assert output.render_summary([]) == "nothing found"

@@ -1,1 +1,1 @@
-"""The lint rules, grouped by the document they read."""
+"""The rules of lint, one module for each kind of document or topic."""

@@ -1,4 +1,4 @@
-"""Rules over config.properties that concern who reaches the server, and what wins over the file."""
+"""Rules for config.properties about who can reach the server, and about what overrides the file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from tsbatch.configuration.known_settings import ENVIRONMENT
 from tsbatch.configuration.server_properties import ADDRESSES, REFERENCE
-from tsbatch.lint.findings import Found
+from tsbatch.lint.findings import Issue
 from tsbatch.lint.properties_file import Pair, PropertiesFile
 from tsbatch.lint.registry import rule
 from tsbatch.lint.rules.properties_keys import WINDOWS_PATH
@@ -21,71 +21,62 @@ DEFAULTS = {
     "grpc_inference_port": "7070",
     "grpc_management_port": "7071",
 }
-HERE = {"127.0.0.1", "localhost", "::1"}
-ANYWHERE = ("http://anywhere.example/a.mar", "https://anywhere.example/a.mar", "s3://anywhere.example/a.mar")
+LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+ANY_SERVER = ("http://anywhere.example/a.mar", "https://anywhere.example/a.mar", "s3://anywhere.example/a.mar")
 
 
-def open_host(pair: Pair) -> bool:
-    """Whether other machines reach the address."""
+def _is_open(pair: Pair) -> bool:
+    """Whether other machines can reach the address."""
     host = urlsplit(pair.value).hostname
-    return host is not None and host not in HERE and "$" not in host
+    return host is not None and host not in LOOPBACK and "$" not in host
 
 
-@rule(
-    "config-address",
-    PropertiesFile,
-    "error",
-    "an address that TorchServe cannot use",
-    "An address is http://HOST:PORT, https://HOST:PORT or unix:/PATH; TorchServe ends at the start with "
-    "'Invalid binding address'.",
-)
-def address(file: PropertiesFile) -> Iterator[Found]:
-    """``inference_address=0.0.0.0:8080``."""
-    for pair in (pair for pair in file.pairs if pair.key in ADDRESSES):
-        if not ADDRESS.fullmatch(pair.value) and not re.search(r"[$#\"'\s]", pair.value):
+@rule("config-address", PropertiesFile, "error")
+def address(file: PropertiesFile) -> Iterator[Issue]:
+    """An invalid address.
+
+    An address is http://HOST:PORT, https://HOST:PORT or unix:/PATH; for anything else TorchServe fails to start with
+    'Invalid binding address'.
+    """
+    for pair in file.pairs:
+        valid = pair.key not in ADDRESSES or ADDRESS.fullmatch(pair.value)
+        if not valid and not re.search(r"[$#\"'\s]", pair.value):
             bare = pair.value.rpartition("//")[2]
             right = f"{pair.key}=http://{bare if not bare.isdigit() else f'127.0.0.1:{bare}'}"
             effect = f"TorchServe does not start: Invalid binding address {pair.value}"
-            yield Found(pair.line, f"{pair.key}={pair.value} is no address", effect, right)
+            yield Issue(pair.line, f"{pair.key}={pair.value} is not a valid address", effect, right)
 
 
-@rule(
-    "config-same-address",
-    PropertiesFile,
-    "error",
-    "one address for inference and management with authorisation on",
-    "With both on one address TorchServe asks each call for both tokens, which differ: nothing gets through.",
-)
-def same_address(file: PropertiesFile) -> Iterator[Found]:
-    """The same address twice, while tokens are asked for."""
+@rule("config-same-address", PropertiesFile, "error")
+def same_address(file: PropertiesFile) -> Iterator[Issue]:
+    """The same address for inference and management with token authorization on.
+
+    TorchServe then requires both tokens for each call; the tokens differ, so it refuses every call.
+    """
     one, other = (file.values.get(key, DEFAULTS[key]) for key in ADDRESSES[:2])
     pair = file.last("management_address") or file.last("inference_address")
     if one == other and pair and not file.is_true("disable_token_authorization"):
-        effect = "every management call is refused: it carries one token where two different ones are asked for"
-        message = "inference_address and management_address are the same, and token authorisation is on"
-        yield Found(pair.line, message, effect, "management_address=http://127.0.0.1:8081")
+        effect = "every management call is refused: it carries one token, and two different ones are required"
+        message = "inference_address and management_address are the same, and token authorization is on"
+        yield Issue(pair.line, message, effect, "management_address=http://127.0.0.1:8081")
 
 
-@rule(
-    "config-port-twice",
-    PropertiesFile,
-    "error",
-    "a port that is used twice",
-    "Only inference and management may share an address; any other pair on one port ends the start with "
-    "'Failed to bind to address'.",
-)
-def port_twice(file: PropertiesFile) -> Iterator[Found]:
-    """Two listeners on one port."""
+@rule("config-port-twice", PropertiesFile, "error")
+def port_twice(file: PropertiesFile) -> Iterator[Issue]:
+    """A port that is used twice.
+
+    Only inference and management may share an address; any other two listeners on one port make the start fail with
+    'Failed to bind to address'.
+    """
     taken: dict[int, str] = {}
     for key, default in DEFAULTS.items():
         pair = file.last(key)
         port = _port(pair.value if pair else default)
-        before = taken.get(port) if port else None
-        shared = {key, before} == {"inference_address", "management_address"}
-        if before and not shared and (pair or file.last(before)):
-            line = (pair or file.last(before) or file.pairs[0]).line
-            effect = "TorchServe ends while starting: Failed to bind to address"
-            yield Found(line, f"{before} and {key} both use port {port}", effect, f"{key}={default}")
+        other = taken.get(port) if port else None
+        shared = {key, other} == {"inference_address", "management_address"}
+        if other and not shared and (named := pair or file.last(other)):
+            effect = "TorchServe does not start: Failed to bind to address"
+            yield Issue(named.line, f"{other} and {key} both use port {port}", effect, f"{key}={default}")
         elif port:
             taken[port] = key
 
@@ -95,145 +86,116 @@ def _port(value: str) -> int | None:
     return int(match[1]) if match else None
 
 
-@rule(
-    "config-open",
-    PropertiesFile,
-    "warning",
-    "an open address with authorisation off",
-    "Without token authorisation everybody who reaches the management address registers models, which is running code "
-    "on the server, and everybody who reaches the inference address uses them.",
-)
-def open_address(file: PropertiesFile) -> Iterator[Found]:
-    """``0.0.0.0`` together with disable_token_authorization=true."""
-    if not file.is_true("disable_token_authorization"):
-        return
-    for pair in (pair for pair in file.pairs if pair.key in ADDRESSES[:2]):
-        if open_host(pair):
-            host = urlsplit(pair.value).hostname or ""
-            what = "registers models and so runs code here" if pair.key == "management_address" else "uses the models"
-            right = f"{pair.key}={pair.value.replace(host, '127.0.0.1')}"
-            message = f"{pair.key} is open to other machines and token authorisation is off"
-            yield Found(pair.line, message, f"everybody who reaches it {what}", right)
+@rule("config-open", PropertiesFile, "warning")
+def open_address(file: PropertiesFile) -> Iterator[Issue]:
+    """An address that is open to other machines with token authorization off.
+
+    Anyone who can reach the management address can then register models, and so run code on the server; anyone who can
+    reach the inference address can use the models.
+    """
+    if file.is_true("disable_token_authorization"):
+        for pair in file.pairs:
+            if pair.key in ADDRESSES[:2] and _is_open(pair):
+                host, managed = urlsplit(pair.value).hostname or "", pair.key == "management_address"
+                what = "can register models, and so run code here" if managed else "can use the models"
+                message = f"{pair.key} is open to other machines and token authorization is off"
+                right = f"{pair.key}={pair.value.replace(host, '127.0.0.1')}"
+                yield Issue(pair.line, message, f"anyone who can reach it {what}", right)
 
 
-@rule(
-    "config-open-metrics",
-    PropertiesFile,
-    "note",
-    "an open metrics address",
-    "The metrics address never asks for a token, whatever disable_token_authorization says.",
-)
-def open_metrics(file: PropertiesFile) -> Iterator[Found]:
-    """A metrics address that other machines reach."""
+@rule("config-open-metrics", PropertiesFile, "note")
+def open_metrics(file: PropertiesFile) -> Iterator[Issue]:
+    """A metrics address that is open to other machines.
+
+    The metrics address never requires a token, whatever disable_token_authorization is set to.
+    """
     pair = file.last("metrics_address")
-    if pair and open_host(pair):
-        effect = "everybody who reaches it reads the names of the models and how much they are used"
-        yield Found(pair.line, "metrics_address is open to other machines", effect)
+    if pair and _is_open(pair):
+        effect = "anyone who can reach it can read the names of the models and how much they are used"
+        yield Issue(pair.line, "metrics_address is open to other machines", effect)
 
 
-@rule(
-    "config-broad-urls",
-    PropertiesFile,
-    "warning",
-    "allowed_urls that allow any server",
-    "allowed_urls says where archives may come from when the model API is on, and an archive is code. Its default "
-    "allows every http(s) address.",
-)
-def broad_urls(file: PropertiesFile) -> Iterator[Found]:
-    """Patterns that match any host, or none at all with the model API on."""
-    pair = file.last("allowed_urls")
+@rule("config-broad-urls", PropertiesFile, "warning")
+def broad_urls(file: PropertiesFile) -> Iterator[Issue]:
+    """allowed_urls that allow any server.
+
+    allowed_urls restricts where the model API may load archives from, and an archive is code. The default allows every
+    http(s) address.
+    """
+    pair, api = file.last("allowed_urls"), file.last("enable_model_api")
     right = "allowed_urls=file://.*"
     if pair is None:
-        api = file.last("enable_model_api")
-        if api and file.is_true("enable_model_api") and any(map(open_host, _listeners(file))):
-            effect = "whoever has the management token registers code from any http(s) address"
-            yield Found(api.line, "the model API is on and allowed_urls is not set", effect, right)
+        exposed = any(each.key == "management_address" and _is_open(each) for each in file.pairs)
+        if api and file.is_true("enable_model_api") and exposed:
+            effect = "anyone with the management token can register code from any http(s) address"
+            yield Issue(api.line, "the model API is on and allowed_urls is not set", effect, right)
         return
     for pattern in pair.value.split(","):
         try:
-            matched = next((url for url in ANYWHERE if re.fullmatch(pattern, url)), None)
+            matched = next((url for url in ANY_SERVER if re.fullmatch(pattern, url)), None)
         except re.error:
             continue
         if matched:
-            effect = f"an archive from any address is taken, {matched} too, and an archive is code"
-            yield Found(pair.line, f"allowed_urls has {pattern}, which matches any server", effect, right)
+            effect = f"TorchServe accepts archives from any address, such as {matched}, and an archive is code"
+            yield Issue(pair.line, f"allowed_urls has {pattern}, which matches any server", effect, right)
             return
 
 
-def _listeners(file: PropertiesFile) -> list[Pair]:
-    return [pair for pair in file.pairs if pair.key == "management_address"]
+@rule("config-snapshot", PropertiesFile, "warning")
+def snapshot(file: PropertiesFile) -> Iterator[Issue]:
+    """A snapshot that overrides the file.
 
-
-@rule(
-    "config-snapshot",
-    PropertiesFile,
-    "warning",
-    "a snapshot that wins over the file",
-    "With model_snapshot TorchServe restores the models and settings of the snapshot; load_models and models={} of the "
-    "same file are ignored.",
-)
-def snapshot(file: PropertiesFile) -> Iterator[Found]:
-    """model_snapshot beside load_models or models."""
+    With model_snapshot, TorchServe restores the models and settings of the snapshot and ignores load_models and
+    models={} of the same file.
+    """
     pair = file.last("model_snapshot")
     ignored = [key for key in ("load_models", "models") if key in file.values]
     if pair and ignored:
-        effect = f"TorchServe ignores {' and '.join(ignored)} and restores what the snapshot says"
-        yield Found(pair.line, "model_snapshot wins over this file", effect, "remove model_snapshot, start with --ncs")
+        effect = f"TorchServe ignores {' and '.join(ignored)} and restores the snapshot"
+        yield Issue(pair.line, "model_snapshot overrides this file", effect, "remove model_snapshot, start with --ncs")
 
 
-@rule(
-    "config-env-off",
-    PropertiesFile,
-    "warning",
-    "environment variables that are not read",
-    "TS_... variables count only with enable_envvars_config=true in the file; then they win over the file and the "
-    "command line.",
-)
-def env_off(file: PropertiesFile) -> Iterator[Found]:
-    """Variables that are set here, or use_env_allowed_urls, without the switch."""
+@rule("config-env-off", PropertiesFile, "warning")
+def env_off(file: PropertiesFile) -> Iterator[Issue]:
+    """Environment variables that are ignored.
+
+    TS_... variables count only with enable_envvars_config=true in the file; then they override the file and the command
+    line.
+    """
     if file.is_true("enable_envvars_config"):
         return
     pair = file.last("use_env_allowed_urls")
     if pair and file.is_true("use_env_allowed_urls"):
-        effect = "TorchServe does not read TS_ALLOWED_URLS"
-        yield Found(pair.line, "use_env_allowed_urls needs enable_envvars_config", effect, "enable_envvars_config=true")
+        message = "use_env_allowed_urls needs enable_envvars_config"
+        yield Issue(pair.line, message, "TorchServe does not read TS_ALLOWED_URLS", "enable_envvars_config=true")
     names = sorted(file.machine.environ.keys() & ENVIRONMENT.keys() - {"TS_OPEN_INFERENCE_PROTOCOL"})
     if names:
         message = f"{', '.join(names)} is set in the environment, and enable_envvars_config is not"
-        yield Found(1, message, "TorchServe does not read it", "enable_envvars_config=true")
+        yield Issue(1, message, "TorchServe does not read it", "enable_envvars_config=true")
 
 
-@rule(
-    "config-env-unset",
-    PropertiesFile,
-    "warning",
-    "$$NAME$$ of a variable that is not set",
-    "TorchServe replaces $$NAME$$ by the environment variable, and ends at the start with 'Invalid Environment "
-    "Variable' when it is not set.",
-)
-def env_unset(file: PropertiesFile) -> Iterator[Found]:
-    """``$$NAME$$`` where no such variable is set here."""
+@rule("config-env-unset", PropertiesFile, "warning")
+def env_unset(file: PropertiesFile) -> Iterator[Issue]:
+    """$$NAME$$ of a variable that is not set.
+
+    TorchServe replaces $$NAME$$ by the environment variable, and fails to start with 'Invalid Environment Variable' if
+    it is not set.
+    """
     for pair in file.pairs:
         for name in REFERENCE.findall(pair.value):
             if name not in file.machine.environ:
                 effect = "TorchServe does not start: Invalid Environment Variable"
-                yield Found(pair.line, f"{pair.key} uses {name}, which is not set here", effect, f"export {name}=...")
+                yield Issue(pair.line, f"{pair.key} uses {name}, which is not set here", effect, f"export {name}=...")
 
 
-@rule(
-    "config-windows-tokens",
-    PropertiesFile,
-    "warning",
-    "token authorisation on Windows",
-    "On Windows TorchServe cannot set the key file's permissions, deletes it, and goes on asking for tokens that "
-    "nobody has.",
-)
-def windows_tokens(file: PropertiesFile) -> Iterator[Found]:
-    """A file with Windows paths that leaves authorisation on."""
-    if file.is_true("disable_token_authorization"):
-        return
-    for pair in file.pairs:
-        if WINDOWS_PATH.match(pair.raw) or re.match(r"[A-Za-z]:/", pair.raw):
-            message = "the paths are Windows', where token authorisation cannot work"
-            yield Found(pair.line, message, "every call is refused", "disable_token_authorization=true")
-            return
+@rule("config-windows-tokens", PropertiesFile, "warning")
+def windows_tokens(file: PropertiesFile) -> Iterator[Issue]:
+    """Token authorization on Windows.
+
+    On Windows, TorchServe cannot set the permissions of the key file, deletes it, and still requires tokens, which then
+    nobody has.
+    """
+    paths = (pair for pair in file.pairs if WINDOWS_PATH.match(pair.raw) or re.match(r"[A-Za-z]:/", pair.raw))
+    if (pair := next(paths, None)) and not file.is_true("disable_token_authorization"):
+        message = "these are Windows paths, and token authorization cannot work on Windows"
+        yield Issue(pair.line, message, "every call is refused", "disable_token_authorization=true")
