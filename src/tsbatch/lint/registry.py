@@ -1,13 +1,6 @@
 """The registry of rules: each is a small function that examines one document and yields the issues in it.
 
-The function's docstring is what users read about the rule: its first line is the title, the rest the explanation::
-
-    @rule("config-unknown-key", PropertiesFile, "error")
-    def unknown_key(file: PropertiesFile) -> Iterator[Issue]:
-        \"""An unknown key.
-
-        TorchServe silently ignores a key of config.properties that it does not know.
-        \"""
+The function's docstring is what users read about the rule: its first line is the title, the rest the explanation.
 """
 
 from __future__ import annotations
