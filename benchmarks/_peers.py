@@ -20,7 +20,7 @@ import httpx
 from _systems import model_dir
 
 from tsbatch.system.ports import free_ports
-from tsbatch.system.processes import MARK, apart, end_marked
+from tsbatch.system.processes import MARK, detached, end_marked
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 APPS: Final = Path(__file__).resolve().parent / "peer_apps"
@@ -203,7 +203,7 @@ def serving(
                 stderr=out,
                 cwd=folder,
                 env={**_environment(system, port, folder), **more(Path(folder))},
-                **apart(),
+                **detached(),
             )
         try:
             server = PeerServer(system, f"127.0.0.1:{port}")

@@ -21,7 +21,7 @@ from tests.acceptance.kserve_models import Deployed
 from tests.kserve import RUNTIME_ARGS
 from tsbatch.serving.java_runtime import find_java
 from tsbatch.system.ports import free_ports
-from tsbatch.system.processes import MARK, apart, end_marked, marked
+from tsbatch.system.processes import MARK, detached, end_marked, marked
 
 TORCHSERVE = "#!{python}\nfrom ts.model_server import start\n\nstart()\n"
 
@@ -119,7 +119,7 @@ class Pod:
             # Through a shell, so that the program is found on the container's PATH.
             return subprocess.Popen(
                 ["/bin/sh", "-c", f"exec {words}"],
-                cwd=self._home, env=self._env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, **apart(),
+                cwd=self._home, env=self._env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, **detached(),
             )  # fmt: skip
 
 

@@ -192,7 +192,7 @@ class TestEnding:
         java.kill()
         done = tsbatch("models", "--name", "stale")
         assert done.returncode == 3
-        assert "ended by itself" in done.stderr
+        assert "ended unexpectedly" in done.stderr
         assert_nothing_left(instance, found)
 
     @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
@@ -233,7 +233,7 @@ class TestEnding:
             instance = instances.find("crash")
             os.kill(told["pid"], signal.SIGKILL)
             assert process.wait(30) == 3
-            assert "ended by itself (exit code -9)" in process.stderr.read()
+            assert "ended unexpectedly (exit code -9)" in process.stderr.read()
         assert_nothing_left(instance, [])
 
 
@@ -246,7 +246,7 @@ FAILURES = {
     "missing": ("pass", "import no_such_module\n", "ModuleNotFoundError: No module named 'no_such_module'"),
     "runtime": ("raise RuntimeError('no kernel image')", "", "RuntimeError: no kernel image (runtime_handler.py:7)"),
     "exits": ("sys.exit('cannot go on')", "", "cannot go on"),
-    "silent": ("os._exit(3)", "", "the worker ended without a word"),
+    "silent": ("os._exit(3)", "", "the worker ended without output"),
     "ours": (
         "from tsbatch.errors import LoadError; raise LoadError('labels.json: not JSON; write it again')",
         "",
@@ -297,7 +297,7 @@ class TestFailures:
     def test_an_archive_that_torchserve_refuses_at_the_start(self, folder, tmp_path):
         made = archive(folder, "norun")
         subprocess.run([sys.executable, "-c", BREAK_MANIFEST, made], check=True)
-        with pytest.raises(ServerError, match=r"did not take norun\.mar: Runtime is not defined or invalid"):
+        with pytest.raises(ServerError, match=r"rejected norun\.mar: Runtime is not defined or invalid"):
             Server.start(models=[made], name="refused")
         assert instances.load("refused") is None
 

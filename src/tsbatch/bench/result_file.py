@@ -25,6 +25,7 @@ import orjson
 
 from tsbatch.bench.request_table import Samples
 from tsbatch.errors import UsageError
+from tsbatch.system.atomic_write import atomic_file
 
 SCHEMA: Final = 1
 KIND: Final = "bench"
@@ -129,14 +130,8 @@ class BenchResult:
         Raises:
             OSError: it cannot be written there.
         """
-        part = path.with_name(f"{path.name}.part")
-        try:
-            part.write_bytes(
-                orjson.dumps(self.to_json(), option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
-            )
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
+        with atomic_file(path) as stream:
+            stream.write(orjson.dumps(self.to_json(), option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE))
 
     @classmethod
     def load(cls, path: Path) -> BenchResult:

@@ -104,7 +104,7 @@ def _by_address(url: str, management: str | None) -> Target:
     if management is None or model is None:
         return Target(address=address, tokens=tokens, model=unquote(model[1]) if model else None)
     with Management(management, tokens) as api:
-        return _described(address, tokens, api.describe(unquote(model[1])), here=api.here)
+        return _described(address, tokens, api.describe(unquote(model[1])), here=api.is_local)
 
 
 def _described(

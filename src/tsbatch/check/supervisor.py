@@ -15,7 +15,7 @@ from typing import Any
 from tsbatch.errors import TsbatchError
 from tsbatch.serving.worker_log import Reason, Tail, reason_in
 from tsbatch.system.process_memory import Memory, kills, memory_of
-from tsbatch.system.processes import MARK, apart, end_marked
+from tsbatch.system.processes import MARK, detached, end_marked
 
 PACKAGE = Path(__file__).resolve().parents[1]
 SCRIPT = Path(__file__).with_name("child_process.py")
@@ -142,7 +142,7 @@ def started(folder: Path, model_folder: Path, job: Mapping[str, Any]) -> Iterato
             stdin=subprocess.PIPE,
             stdout=printed,
             stderr=subprocess.STDOUT,
-            **apart(),
+            **detached(),
         )
     worker = WorkerProcess(process, folder)
     try:

@@ -20,7 +20,7 @@ from tsbatch.operations.connection import reach
 from tsbatch.operations.curl_commands import curl_line
 from tsbatch.serving import instance as instances
 from tsbatch.serving.instance import DEFAULT_NAME, Instance
-from tsbatch.serving.java_command import last_words
+from tsbatch.serving.java_command import error_in_console
 from tsbatch.serving.management_client import Management, models_of, summary
 from tsbatch.serving.server import Server, ServerError
 from tsbatch.serving.tokens import FixedToken
@@ -97,7 +97,9 @@ def serve_until_stopped(server: Server) -> None:
     while server.running():
         time.sleep(0.2)
     if server.exit_code not in ASKED_TO_END:
-        raise ServerError(f"TorchServe ended by itself (exit code {server.exit_code}): {last_words(server.log_dir)}")
+        raise ServerError(
+            f"TorchServe ended unexpectedly (exit code {server.exit_code}): {error_in_console(server.log_dir)}"
+        )
 
 
 def stop(

@@ -133,7 +133,7 @@ class Top:
             places=known.queue_size,
             ready=ready_workers(model),
             wanted=model["minWorkers"],
-            memory=_memory(model) if self._management.here else None,
+            memory=_memory(model) if self._management.is_local else None,
             **figures,
         )
 

@@ -26,6 +26,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Final
 
+from tsbatch.serving.worker_log import WORKER
+
 LINE: Final = re.compile(
     rb".{23} \[.{5}\] (?P<thread>\S+) (?:"
     rb"org\.pytorch\.serve\.(?:"
@@ -40,7 +42,6 @@ LINE: Final = re.compile(
 )
 """The lines that count, in log4j2's layout ``%d{ISO8601} [%-5p] %t %c - %m%n``. The last group names the kind."""
 
-WORKER: Final = re.compile(r"W-(?P<port>\d+)-(?P<model>.+)_(?P<version>[^_]+?)(?:-stdout|-stderr)?")
 PREDICTS: Final = {None, b"PREDICT", b"STREAMPREDICT", b"STREAMPREDICT2"}
 """Commands that carry requests; TorchServe up to 0.8 names none."""
 
@@ -197,13 +198,13 @@ class BatchReader:
         self._ready.clear()
 
     def _meet(self, name: bytes) -> _Thread | None:
-        text = name.decode(errors="replace")
-        found = WORKER.fullmatch(text)
-        if found is None:
+        found = WORKER.fullmatch(name.decode(errors="replace"))
+        model, _, version = found["model"].rpartition("_") if found else ("", "", "")
+        if found is None or not model:
             self._threads[name] = None
             return None
-        worker = f"W-{found['port']}-{found['model']}_{found['version']}"
-        thread = self._workers.get(worker) or _Thread(worker, found["model"], found["version"])
+        worker = found["worker"]
+        thread = self._workers.get(worker) or _Thread(worker, model, version)
         self._workers[worker] = self._threads[name] = thread
         return thread
 

@@ -23,7 +23,7 @@ def known_of(management: Management, name: str, version: str | None = None) -> K
         ServerError: the server cannot be reached or fails.
     """
     described = management.describe(name, version)
-    return Known.of_described(described, **(room_of(described.get("workers", ())) if management.here else {}))
+    return Known.of_described(described, **(room_of(described.get("workers", ())) if management.is_local else {}))
 
 
 def room_of(workers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

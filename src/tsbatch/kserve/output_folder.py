@@ -15,7 +15,7 @@ from tsbatch.errors import UsageError
 from tsbatch.kserve import image, server_config
 from tsbatch.kserve.archive_facts import Facts
 from tsbatch.packaging.bundle import own_files
-from tsbatch.system.atomic_write import appearing_folder
+from tsbatch.system.atomic_write import atomic_folder
 
 MANIFEST = "inference-service.yaml"
 DOCKERFILE = "Dockerfile"
@@ -45,7 +45,7 @@ def write(folder: Path, facts: Facts, manifest: Mapping[str, Any], *, force: boo
     }
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with appearing_folder(folder, replace=force) as part:
+        with atomic_folder(folder, replace=force) as part:
             for name, text in texts.items():
                 (part / name).parent.mkdir(parents=True, exist_ok=True)
                 (part / name).write_text(text, encoding="utf-8", newline="\n")

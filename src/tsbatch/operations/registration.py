@@ -212,7 +212,7 @@ def url_of(archive: str, instance: Instance | None, management: Management) -> s
         return archive
     path = Path(archive)
     if instance is None:
-        return elsewhere(path) if path.exists() and management.here else archive
+        return elsewhere(path) if path.exists() and management.is_local else archive
     if not path.exists():
         if path.name == archive and (instance.model_store / archive).exists():
             return archive

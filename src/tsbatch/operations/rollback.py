@@ -19,9 +19,9 @@ from tsbatch.operations import registration
 from tsbatch.operations.memory_headroom import lack_for_more, lack_of_room
 from tsbatch.operations.reconfiguration import REVISION, changing, exchange
 from tsbatch.serving.in_flight_requests import drain
-from tsbatch.serving.instance import Instance, own_process, state_file
+from tsbatch.serving.instance import Instance, state_file
 from tsbatch.serving.management_client import Management, ModelNotFound, ModelVersion
-from tsbatch.system.processes import ProcessRef
+from tsbatch.system.processes import ProcessRef, own_process
 from tsbatch.system.state_directory import state_folder, write_private
 
 SCHEMA = 1
@@ -186,7 +186,7 @@ def _put_back_once(management: Management, instance: Instance, before: Before, t
         settings = before.workers, before.batch_size, before.delay
         turn(management, instance, before.model, *settings, tell, careful=False)
         if before.most not in (None, management.describe(before.model)["maxWorkers"]):
-            management.scale(before.model, before.workers, most=before.most, synchronous=False)
+            management.scale(before.model, before.workers, max_workers=before.most, synchronous=False)
     return others
 
 

@@ -28,7 +28,7 @@ from tsbatch.packaging.model_files import model_files, serialized_name
 from tsbatch.packaging.requirements import add_requirements
 from tsbatch.packaging.safetensors_conversion import converted
 from tsbatch.packaging.task_requirements import needs
-from tsbatch.system.atomic_write import appearing, appearing_folder
+from tsbatch.system.atomic_write import atomic_file, atomic_folder
 
 
 def package(
@@ -222,11 +222,11 @@ def _write(
     try:
         output_dir.mkdir(parents=True, exist_ok=True)
         if form == "folder":
-            with appearing_folder(target, replace=force) as folder:
+            with atomic_folder(target, replace=force) as folder:
                 write_folder(reading, folder, link=link)
             hashes = reading.hashes()
             return Written(target, archive.size + len(hashes), hashlib.sha256(hashes).hexdigest())
-        with appearing(target, replace=force) as stream:
+        with atomic_file(target, replace=force) as stream:
             if form == "tar.gz":
                 write_tar(reading, stream, archive.name)
             else:

@@ -13,6 +13,7 @@ from markupsafe import Markup
 from tsbatch._version import __version__
 from tsbatch.errors import UsageError
 from tsbatch.report.document import Report
+from tsbatch.system.atomic_write import atomic_file
 
 HERE: Final = Path(__file__).parent
 NUMBERS: Final = Markup(' class="number"')
@@ -60,9 +61,5 @@ def save(report: Report, path: Path) -> None:
     Raises:
         OSError: it cannot be written there.
     """
-    part = path.with_name(f"{path.name}.part")
-    try:
-        part.write_text(render(report), encoding="utf-8", newline="\n")
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with atomic_file(path) as stream:
+        stream.write(render(report).encode())

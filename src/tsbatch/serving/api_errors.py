@@ -1,35 +1,35 @@
-"""What TorchServe's answers mean where their status alone does not say it."""
+"""Interpret TorchServe's error responses, whose status alone is ambiguous."""
 
 from __future__ import annotations
 
 import httpx
 
-STUMBLES = frozenset({"ConcurrentModificationException", "NullPointerException"})
-"""What TorchServe answers when a worker comes or goes in the middle of a call; asked again it is fine.
+RACES = frozenset({"ConcurrentModificationException", "NullPointerException"})
+"""Errors of calls during which a worker starts or ends; a second try works.
 
-Its lists of workers are changed by the workers' threads and walked through without a lock
+TorchServe iterates over its lists of workers without a lock while the workers' threads change them
 (frontend/server/.../wlm/WorkLoadManager.java).
 """
 
 
 def is_token_error(answer: httpx.Response) -> bool:
-    """Whether the server refused the token, which it does with a 400."""
+    """Whether the server rejected the token, which it does with status 400."""
     return answer.status_code == httpx.codes.BAD_REQUEST and "InvalidKeyException" in answer.text
 
 
-def is_stumble(answer: httpx.Response) -> bool:
-    """Whether TorchServe tripped over its own threads, which says nothing about what it was asked."""
+def is_race(answer: httpx.Response) -> bool:
+    """Whether the call failed only because TorchServe's own threads collided."""
     try:
-        return answer.is_server_error and answer.json()["type"] in STUMBLES
+        return answer.is_server_error and answer.json()["type"] in RACES
     except (ValueError, KeyError, TypeError):
         return False
 
 
 def message_of(answer: httpx.Response) -> str:
-    """What an error answer ``{"code", "type", "message"}`` says, on one line; its type where it says nothing."""
+    """Return the message of an error response ``{"code", "type", "message"}`` on one line, or its type if empty."""
     try:
-        told = answer.json()
-        said = told.get("message") or told["type"]
+        error = answer.json()
+        message = error.get("message") or error["type"]
     except (ValueError, KeyError, AttributeError):
-        said = answer.text
-    return " ".join(str(said).split()) or f"the server answered {answer.status_code}"
+        message = answer.text
+    return " ".join(str(message).split()) or f"the server answered with status {answer.status_code}"

@@ -1,7 +1,7 @@
-"""What a model's workers are computing right now, from TorchServe's log.
+"""Drain a model's version: wait for its queue and for the batches that its workers are computing.
 
-A request is in its version's queue until a worker takes it, and ``jobQueueStatus`` counts it; from then on nothing in
-the management API does. The log has a line when a batch goes to a worker's process and another when the answer is back
+The management API counts a request only while it is in the queue (``jobQueueStatus``). When a worker has taken it, the
+log is the only source: it has one line when a batch is sent to a worker's process and another when the result is back
 (frontend/server/.../wlm/WorkerThread.java).
 """
 
@@ -9,91 +9,86 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
 
 from tsbatch.errors import ServerError
 from tsbatch.serving.management_client import Management, ModelVersion
 from tsbatch.serving.worker_log import LINE, SERVER_LOG, WORKER, Tail
 
 SENT = "Flushing req.cmd "
-BACK = "Backend response time:"
+RECEIVED = "Backend response time:"
 ACCESS_LOG = "access_log.log"
 SECONDS_BETWEEN_LOOKS = 0.1
-SECONDS_STILL = 1.0
-"""How long nothing may move, beyond maxBatchDelay, before a version counts as drained: a request that found its version
-an instant before the default changed has not reached the queue yet, and one that waits for its batch to fill is neither
-in the queue nor in the log."""
+SECONDS_IDLE = 1.0
+"""How long, beyond maxBatchDelay, a version must be idle to count as drained: a request routed just before the default
+version changed may not have reached the queue, and one that waits for its batch to fill is neither in the queue nor in
+the log."""
 
-SECONDS_BEYOND = 30
-"""Given to the last batch beyond responseTimeout, at which TorchServe ends it itself."""
+SECONDS_OVER_TIMEOUT = 30
+"""Time for the last batch beyond responseTimeout, at which TorchServe aborts it."""
 
 
 class InFlight:
-    """Which workers of one version are computing.
+    """The workers of one version that are computing a batch.
 
     Args:
         log_dir: the server's log folder.
-        who: the model's version.
+        model: the model's version.
     """
 
-    def __init__(self, log_dir: Path, who: ModelVersion) -> None:
+    def __init__(self, log_dir: Path, model: ModelVersion) -> None:
         self._tail = Tail(log_dir / SERVER_LOG)
-        self._name = f"{who.name}_{who.version}"
+        self._name = f"{model.name}_{model.version}"
         self._busy: dict[str, bool] = {}
 
     def busy(self, ids: Collection[str] | None = None) -> int | None:
-        """How many are computing; None where the log does not say, as when its level was raised.
+        """Count the workers that are computing; None if the log does not show it, as with a raised log level.
 
         Args:
-            ids: of the workers that there are, as the server tells them: one that was killed and is gone since never
-                says that it is done. All that the log knows when left out.
+            ids: ids of the existing workers, as in the server's description, because the log never reports the end of a
+                killed worker's batch; None for all workers in the log.
         """
         for line in self._tail.lines():
             match = LINE.match(line)
-            worker = WORKER.match(match["thread"]) if match else None
+            worker = WORKER.fullmatch(match["thread"]) if match else None
             if match is None or worker is None or worker["model"] != self._name:
                 continue
-            if match["text"].startswith((SENT, BACK)):
+            if match["text"].startswith((SENT, RECEIVED)):
                 self._busy[worker["worker"]] = match["text"].startswith(SENT)
-        there = None if ids is None else {f"W-{one}-{self._name}" for one in ids}
-        computing = sum(busy for worker, busy in self._busy.items() if there is None or worker in there)
+        existing = None if ids is None else {f"W-{id_}-{self._name}" for id_ in ids}
+        computing = sum(busy for worker, busy in self._busy.items() if existing is None or worker in existing)
         return computing if self._busy else None
 
 
-def drain(management: Management, who: ModelVersion, log_dir: Path, tell: Callable[[str], None]) -> None:
-    """Wait until a version that gets no new requests has answered all it had.
+def drain(management: Management, version: ModelVersion, log_dir: Path, tell: Callable[[str], None]) -> None:
+    """Wait until a version that gets no new requests has answered the ones it has.
 
     Raises:
-        ServerError: one batch takes longer than responseTimeout lets it.
+        ServerError: a batch takes longer than responseTimeout allows.
     """
-    flight = InFlight(log_dir, who)
-    last, moved = None, time.monotonic()
+    in_flight = InFlight(log_dir, version)
+    last, changed = None, time.monotonic()
     while True:
-        model = management.describe(who.name, who.version)
-        state = (waiting(model), flight.busy([worker["id"] for worker in model["workers"]]))
+        model = management.describe(version.name, version.version)
+        waiting = int(model["jobQueueStatus"]["pendingRequests"])
+        busy = in_flight.busy([worker["id"] for worker in model["workers"]])
+        state = f"{waiting} requests waiting, {'?' if busy is None else busy} batches computing"
         if state != last:
-            last, moved = state, time.monotonic()
-            tell(f"draining {who}: {state[0]} waiting, {'?' if state[1] is None else state[1]} batches computing")
-        still, patience = time.monotonic() - moved, model["responseTimeout"] + SECONDS_BEYOND
-        if not model["workers"] or (state == (0, 0) and still > SECONDS_STILL + model["maxBatchDelay"] / 1000):
+            last, changed = state, time.monotonic()
+            tell(f"draining {version}: {state}")
+        idle, limit = time.monotonic() - changed, model["responseTimeout"] + SECONDS_OVER_TIMEOUT
+        if not model["workers"] or ((waiting, busy) == (0, 0) and idle > SECONDS_IDLE + model["maxBatchDelay"] / 1000):
             return
-        if state == (0, None) and still > model["responseTimeout"]:
-            return  # whatever was computing has been answered or ended by now
-        if still > patience:
-            left = f"{last[0]} requests waiting, {'?' if last[1] is None else last[1]} batches computing"
-            raise ServerError(f"{who} does not get done: {left}, nothing moved for {patience} s")
+        if (waiting, busy) == (0, None) and idle > model["responseTimeout"]:
+            return  # any batch in flight has been answered or aborted by now
+        if idle > limit:
+            raise ServerError(f"{version} does not finish its requests: {state}, no progress for {limit} s")
         time.sleep(SECONDS_BETWEEN_LOOKS)
 
 
-def waiting(model: Mapping[str, Any]) -> int:
-    """Requests in a described version's queue."""
-    return int(model["jobQueueStatus"]["pendingRequests"])
-
-
-def pinned(log_dir: Path, who: ModelVersion) -> int:
-    """How many requests of the access log's present file named this version."""
-    path = re.escape(f"{who.name}/{who.version}")
-    asked = re.compile(rf'"\w+ /(?:predictions|explanations|v1/models|v2/models)/{path}[/:? "]')
-    return sum(asked.search(line) is not None for line in Tail(log_dir / ACCESS_LOG).lines())
+def pinned(log_dir: Path, version: ModelVersion) -> int:
+    """Count the requests in the current access log that name this version."""
+    path = re.escape(f"{version.name}/{version.version}")
+    named = re.compile(rf'"\w+ /(?:predictions|explanations|v1/models|v2/models)/{path}[/:? "]')
+    return sum(named.search(line) is not None for line in Tail(log_dir / ACCESS_LOG).lines())

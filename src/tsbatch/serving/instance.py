@@ -1,35 +1,30 @@
-"""A running server, as its state file describes it.
+"""A running server and its state file.
 
-There is one file for each named instance, in a folder that only its user can enter. It says where the
-server is, which process it is, and where its work folder lies; the tokens are never copied into it.
+Each named instance has one state file, in a folder that only its user can enter. It holds the server's addresses,
+process and work folder, but never its tokens.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shutil
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
-
-import psutil
 
 from tsbatch.errors import ServerError, UsageError
 from tsbatch.serving.management_client import Management
 from tsbatch.serving.tokens import FixedToken, KeyFile, TokenSource
 from tsbatch.system.processes import ProcessRef, end_marked
-from tsbatch.system.state_directory import state_folder, write_private
+from tsbatch.system.state_directory import SCHEMA, read_state, state_folder, write_state
 
-SCHEMA = 1
 DEFAULT_NAME = "default"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 WORK_PREFIX = "tsbatch-"
 SECONDS_TO_STOP = 20
-"""TorchServe closes its ports, waits two seconds for calls that run, and kills its workers."""
+"""TorchServe closes its ports, waits two seconds for running calls, and kills its workers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,13 +34,13 @@ class Instance:
     Attributes:
         name: its name.
         process: the Java process.
-        owner: the process that renews its tokens: the one that serves in the foreground, or a keeper.
-        detached: whether the owner is a keeper, which ends with the server.
+        owner: the process that renews its tokens: ``tsbatch serve`` in the foreground, or a token keeper.
+        detached: whether the owner is a token keeper, which ends with the server.
         work_dir: the server's private folder; removed when it stops.
         log_dir: where TorchServe writes its logs.
         model_store: TorchServe's model store.
-        private_store: whether the store lies in the work folder and is ours to fill.
-        token_lifetime: seconds a token lives; 0 when the server asks for none.
+        private_store: whether the store is in the work folder, so that tsbatch may add archives to it.
+        token_lifetime: seconds until a token expires; 0 if the server needs no tokens.
         inference_address, management_address, metrics_address: as ``http://127.0.0.1:8080``.
         grpc_inference_address: as ``127.0.0.1:7070``.
     """
@@ -71,39 +66,36 @@ class Instance:
 
     @property
     def tokens(self) -> TokenSource:
-        """Where to get tokens for its addresses."""
+        """The source of tokens for its addresses."""
         return self.keys if self.token_lifetime else FixedToken(None)
 
     def management(self) -> Management:
-        """A client of its management API."""
+        """Open a client of its management API."""
         return Management(self.management_address, self.tokens, log_dir=self.log_dir)
 
     def running(self) -> bool:
-        """Whether its Java process still runs."""
+        """Whether its Java process is running."""
         return self.process.running()
 
     def save(self) -> None:
-        """Write the state file, all of it or nothing."""
-        folder = state_folder()
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        values = {"schema": SCHEMA, **asdict(self)}
-        write_private(state_file(self.name), json.dumps(values, default=str, indent=2) + "\n")
+        """Write the state file."""
+        write_state(state_file(self.name), {"schema": SCHEMA, **asdict(self)})
 
     def forget(self) -> None:
-        """Remove the state file, unless another server took the name over."""
+        """Remove the state file, unless another server has the name now."""
         with contextlib.suppress(ServerError, UsageError):
             saved = load(self.name)
             if saved is None or saved.process == self.process:
                 state_file(self.name).unlink(missing_ok=True)
 
     def detach_to(self, keeper: ProcessRef) -> Instance:
-        """The same instance, owned by a keeper from now on; saved."""
+        """Save and return the instance with a token keeper as its owner."""
         detached = replace(self, owner=keeper, detached=True)
         detached.save()
         return detached
 
     def stop(self) -> None:
-        """End every process of the server and remove its folder and state file."""
+        """Stop the server with all its processes and remove its folder and state file."""
         if self.detached:
             self.owner.terminate()
         self.process.terminate()
@@ -113,7 +105,7 @@ class Instance:
             self.owner.wait_gone(5)
 
     def clean(self) -> None:
-        """End what is left of the server and remove its folder and state file."""
+        """Kill the server's remaining processes and remove its folder and state file."""
         end_marked(str(self.work_dir))
         if self.work_dir.name.startswith(WORK_PREFIX):
             shutil.rmtree(self.work_dir, ignore_errors=True)
@@ -121,73 +113,55 @@ class Instance:
 
 
 def state_file(name: str) -> Path:
-    """The state file of an instance.
+    """Return the path of an instance's state file.
 
     Raises:
-        UsageError: when the name is none.
+        UsageError: the name is not valid.
     """
     if not NAME.fullmatch(name):
-        raise UsageError(f"{name!r} is no instance name; expected letters, digits, '-', '_' and '.', at most 64")
+        raise UsageError(f"invalid instance name {name!r}; use up to 64 letters, digits, '-', '_' and '.'")
     return state_folder() / f"{name}.json"
 
 
 def load(name: str) -> Instance | None:
-    """The instance with this name as it was saved, running or not; None when there is none.
+    """Return the saved instance with this name, running or not; None if there is none.
 
     Raises:
-        ServerError: when its state file cannot be read.
+        ServerError: its state file cannot be read.
     """
-    path = state_file(name)
-    try:
-        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise ServerError(f"cannot read the state file {path}: {error}; remove it") from error
-    if values.pop("schema", None) != SCHEMA:
-        raise ServerError(f"{path} was written by another version of tsbatch; stop that server with it")
-    values |= {key: Path(values[key]) for key in ("work_dir", "log_dir", "model_store")}
-    values |= {key: ProcessRef(**values[key]) for key in ("process", "owner")}
-    return Instance(**values)
+    return read_state(state_file(name), Instance)
 
 
 def find(name: str) -> Instance:
-    """The running instance with this name. What a server that ended by itself left behind is cleaned up.
+    """Return the running instance with this name; clean up after one that ended unexpectedly.
 
     Raises:
-        UsageError: when there is none, with the names that exist.
-        ServerError: when it ended by itself.
+        UsageError: there is none; the message lists the others.
+        ServerError: it ended unexpectedly.
     """
     instance = load(name)
     if instance is None:
         others = ", ".join(names()) or "none"
-        raise UsageError(f"no server named {name!r} is running; running: {others}; start one with: tsbatch serve")
+        raise UsageError(f"no server named {name!r} is running (running: {others}); start one with: tsbatch serve")
     if not instance.running():
         instance.clean()
-        raise ServerError(f"the server {name!r} (process {instance.process.pid}) ended by itself; start it again")
+        raise ServerError(f"the server {name!r} (process {instance.process.pid}) ended unexpectedly; start it again")
     return instance
 
 
 def names() -> list[str]:
-    """The names of all instances that have a state file."""
+    """List the names of all instances that have a state file."""
     return sorted(path.stem for path in state_folder().glob("*.json") if NAME.fullmatch(path.stem))
 
 
 def running_here(name: str) -> bool:
-    """Whether a server with this name runs; what a dead one left behind is cleaned up.
+    """Whether a server with this name is running; clean up after one that ended unexpectedly.
 
     Raises:
-        ServerError: when its state file cannot be read.
+        ServerError: its state file cannot be read.
     """
     instance = load(name)
-    if instance is None:
+    if instance is not None and not instance.running():
+        instance.clean()
         return False
-    if instance.running():
-        return True
-    instance.clean()
-    return False
-
-
-def own_process() -> ProcessRef:
-    """This process."""
-    return ProcessRef(os.getpid(), psutil.Process().create_time())
+    return instance is not None

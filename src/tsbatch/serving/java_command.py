@@ -1,4 +1,4 @@
-"""The command and the environment that start TorchServe's Java process (as ts/model_server.py does)."""
+"""Start TorchServe's Java process, as ts/model_server.py does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tsbatch.configuration.server_properties import ServerProperties
 from tsbatch.errors import UsageError
-from tsbatch.system.processes import MARK, apart
+from tsbatch.system.processes import MARK, detached
 
 MAIN_CLASS = "org.pytorch.serve.ModelServer"
 JAR = "model-server.jar"
@@ -22,31 +22,31 @@ LOGGING_CHOSEN = "-Dlog4j.configurationFile="
 
 CONFIG_FILE = "config.properties"
 CONSOLE = "console.log"
-REMARKS = ("WARNING: ", "Model server started.", "NOTE: Picked up", "Picked up")
-SIGNS = ("Failed to bind", "Invalid configuration", "Exception: ")
+HARMLESS = ("WARNING: ", "Model server started.", "NOTE: Picked up", "Picked up")
+CAUSES = ("Failed to bind", "Invalid configuration", "Exception: ")
 
 
 def torchserve_home() -> Path:
-    """The folder that holds the package ``ts``.
+    """Find the folder that contains the package ``ts``.
 
     Raises:
-        UsageError: when TorchServe is not installed.
+        UsageError: TorchServe is not installed.
     """
-    # Not imported: importing ts takes a while and is not needed to find it.
+    # Without importing ts, which takes a while.
     found = importlib.util.find_spec("ts")
     if found is None or found.origin is None or not (Path(found.origin).parent / "frontend" / JAR).exists():
-        raise UsageError('TorchServe is not installed; pip install "tsbatch[serve]"')
+        raise UsageError('TorchServe is not installed: pip install "tsbatch[serve]"')
     return Path(found.origin).resolve().parent.parent
 
 
 def command(java: Path, values: ServerProperties, work_dir: Path, temp_dir: Path) -> list[str]:
-    """Java's argument list.
+    """Build Java's argument list.
 
     Args:
         java: the Java to run.
-        values: the server's settings; ``vmargs`` and ``plugins_path`` are for the launcher, not for Java.
-        work_dir: where config.properties lies.
-        temp_dir: Java's temporary folder; unpacked models and the workers' sockets go there.
+        values: the server's settings; ``vmargs`` and ``plugins_path`` become arguments here.
+        work_dir: the folder with config.properties.
+        temp_dir: Java's temporary folder, with the unpacked models and the workers' sockets.
     """
     home = torchserve_home()
     jvm = values.get("vmargs", "").split()
@@ -74,7 +74,7 @@ def command(java: Path, values: ServerProperties, work_dir: Path, temp_dir: Path
 
 
 def logging_without_console(home: Path, work_dir: Path) -> Path:
-    """TorchServe's own logging configuration without its console, which repeats ``ts_log.log`` without end."""
+    """Write TorchServe's logging configuration without its console output, which repeats all of ``ts_log.log``."""
     with zipfile.ZipFile(home / "ts" / "frontend" / JAR) as jar:
         tree = ET.ElementTree(ET.fromstring(jar.read(LOGGING)))  # noqa: S314 - a file of the installed package
     for parent in tree.iter():
@@ -86,16 +86,16 @@ def logging_without_console(home: Path, work_dir: Path) -> Path:
 
 
 def environment(work_dir: Path, temp_dir: Path, log_dir: Path, extra: Mapping[str, str]) -> dict[str, str]:
-    """The environment of Java and, through it, of the workers."""
+    """Build the environment of Java and of the workers, which inherit it."""
     env = {**os.environ, **extra}
-    # This file would be read instead of the one we wrote (ConfigManager.java).
+    # TorchServe would read this file instead of tsbatch's (ConfigManager.java).
     env.pop("TS_CONFIG_FILE", None)
     here = {"TEMP": temp_dir, "TMP": temp_dir, "TMPDIR": temp_dir, "LOG_LOCATION": log_dir, "METRICS_LOCATION": log_dir}
     return {**env, **{name: str(path) for name, path in here.items()}, MARK: str(work_dir)}
 
 
 def run(arguments: list[str], work_dir: Path, log_dir: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start Java in its work folder and in its own session, so that a terminal's Ctrl-C does not reach it."""
+    """Start Java in its work folder and in a session of its own, out of reach of a terminal's Ctrl-C."""
     with (log_dir / CONSOLE).open("wb") as console:
         return subprocess.Popen(
             arguments,
@@ -104,13 +104,13 @@ def run(arguments: list[str], work_dir: Path, log_dir: Path, env: Mapping[str, s
             stdin=subprocess.DEVNULL,
             stdout=console,
             stderr=subprocess.STDOUT,
-            **apart(),
+            **detached(),
         )
 
 
-def last_words(log_dir: Path) -> str:
-    """What Java itself said when it ended: the first exception, else the first line that is no remark."""
+def error_in_console(log_dir: Path) -> str:
+    """Return Java's own error: the first exception, or else the first line that is not a harmless note."""
     text = (log_dir / CONSOLE).read_text(encoding="utf-8", errors="replace")
-    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith(REMARKS)]
-    telling = [line for line in lines if any(sign in line for sign in SIGNS)]
-    return (telling or lines or ["it said nothing"])[0]
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith(HARMLESS)]
+    errors = [line for line in lines if any(cause in line for cause in CAUSES)]
+    return (errors or lines or ["it printed nothing"])[0]

@@ -1,4 +1,4 @@
-"""A failed load explained: TorchServe's words and the worker's, with what to do about them."""
+"""Explain a failed load: the cause from the logs, and what to do about it."""
 
 from __future__ import annotations
 
@@ -11,51 +11,50 @@ from tsbatch.serving import load_times
 from tsbatch.serving.load_remedies import remedy
 from tsbatch.serving.worker_log import Reason
 
-LEAST = 120
-"""Seconds; TorchServe's own startupTimeout where nobody sets one (ConfigManager.java)."""
+DEFAULT_STARTUP_TIMEOUT = 120
+"""TorchServe's default in seconds (ConfigManager.java)."""
 GROWTH = 4
-"""How many times as long to give a load of which nobody knows more than that it was too slow."""
+"""Factor of the recommended timeout over the one that was too short, if the load time is unknown."""
 
 
 def load_failed(who: str, reason: Reason, model: Mapping[str, Any], archive: Path | None = None) -> LoadFailed:
-    """The error for a worker that died while it loaded.
+    """Make the error for a worker that died while loading.
 
     Args:
         who: the model and its version.
-        reason: what the logs say.
-        model: the model as the server describes it.
-        archive: the archive, when it lies on this machine.
+        reason: the cause from the logs.
+        model: the server's description of the model.
+        archive: the archive, if it is on this machine.
     """
     if not reason.timed_out:
         return LoadFailed(who, reason.text, remedy(reason.text))
-    timeout = int(model.get("startupTimeout", LEAST))
+    timeout = int(model.get("startupTimeout", DEFAULT_STARTUP_TIMEOUT))
     return LoadFailed(who, *too_slow(timeout, archive), timeout=timeout)
 
 
 def too_slow(timeout: int, archive: Path | None) -> tuple[str, str]:
-    """Cause and remedy of a load that took longer than ``timeout`` seconds.
+    """Return cause and remedy of a load that took longer than ``timeout`` seconds.
 
-    With what ``tsbatch check`` measured of this archive, when it did.
+    They include the load time that ``tsbatch check`` measured, if it did.
     """
     measured = load_times.recall(archive) if archive is not None else None
     where = "in model-config.yaml (tsbatch package --startup-timeout)"
     if measured is None:
-        check = f"tsbatch check {archive or 'ARCHIVE'} measures what it needs"
-        most = max(LEAST, GROWTH * timeout)
+        seconds = max(DEFAULT_STARTUP_TIMEOUT, GROWTH * timeout)
+        check = f"tsbatch check {archive or 'ARCHIVE'} measures how long it takes"
         return (
             f"loading took over {timeout} s (startupTimeout)",
-            f"set startupTimeout to at least {most} {where}; {check}",
+            f"set startupTimeout to at least {seconds} {where}; {check}",
         )
-    seconds, wanted = measured
-    enough = max(wanted, timeout + 10)
+    seconds = max(measured.startup_timeout, timeout + 10)
     return (
-        f"loading took over {timeout} s (startupTimeout); in-process it took {seconds:.0f} s",
-        f"set startupTimeout to at least {enough} {where}",
+        f"loading took over {timeout} s (startupTimeout); in-process it took {measured.seconds:.0f} s",
+        f"set startupTimeout to at least {seconds} {where}",
     )
 
 
 def with_archive(failure: LoadFailed, archive: Path | None, outcome: str) -> LoadFailed:
-    """The same failure, with what is known of the archive and what became of the model."""
+    """Add to a failure the archive's load time and the model's state after it."""
     cause, advice = failure.cause, failure.remedy
     if failure.timeout is not None:
         cause, advice = too_slow(failure.timeout, archive)

@@ -221,7 +221,8 @@ CAUSES: tuple[Cause, ...] = (
     ),
     _cause(
         "memory",
-        r"MemoryError|DefaultCPUAllocator|Cannot allocate memory|exit code 137|killed for memory|System out of memory",
+        r"MemoryError|DefaultCPUAllocator|Cannot allocate memory|exit code 137|killed for memory|memory ran out|"
+        r"System out of memory",
         f"the machine has no room for the model: {FEW_WORKERS}; tsbatch check tells the peak",
     ),
     _cause(
@@ -305,8 +306,8 @@ CAUSES: tuple[Cause, ...] = (
         "the handler to see where",
     ),
     _cause(
-        "an end without a word",
-        r"ended without a word",
+        "an end without output",
+        r"ended without output",
         "the process was killed (too little memory?) or left by os._exit; tsbatch check ARCHIVE shows exit code and "
         "peak memory",
     ),

@@ -1,39 +1,51 @@
-"""How long archives took to load when they were checked, for the day when a server finds one too slow.
+"""Load times of the archives that ``tsbatch check`` measured, for advice on a server where a load times out.
 
-One small file in the folder of state files. An archive that changed since is unknown again.
+They are in one small state file. An archive that has changed since counts as unknown.
 """
 
 from __future__ import annotations
 
-import json
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
-from tsbatch.system.state_directory import state_folder, write_private
+from tsbatch.errors import ServerError
+from tsbatch.system.state_directory import SCHEMA, read_state, state_folder, write_state
 
-SCHEMA = 1
 FILE = "load-times"
-"""Without an ending: what ends in .json there is a server's."""
-MOST = 200
+"""Without a suffix, because each .json file in that folder is a server's."""
+MAX_ARCHIVES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class LoadTime:
+    """Seconds that an archive took to load in process, and the startupTimeout it needs."""
+
+    seconds: float
+    startup_timeout: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadTimes:
+    """The content of the file: load times by archive, size and modification time."""
+
+    archives: dict[str, LoadTime] = field(default_factory=dict)
 
 
 def remember(archive: Path, seconds: float, startup_timeout: int) -> None:
-    """Note what a check measured; an unwritable folder is no reason to fail a check."""
-    known = {**_known(), _key(archive): {"seconds": seconds, "startup_timeout": startup_timeout}}
-    newest = dict(list(known.items())[-MOST:])
+    """Save what a check measured, if the state folder can be written."""
+    known = {**_known(), _key(archive): LoadTime(seconds, startup_timeout)}
+    newest = dict(list(known.items())[-MAX_ARCHIVES:])
     try:
-        state_folder().mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_private(state_folder() / FILE, json.dumps({"schema": SCHEMA, "archives": newest}, indent=2) + "\n")
+        write_state(state_folder() / FILE, {"schema": SCHEMA, **asdict(LoadTimes(newest))})
     except OSError:
         return
 
 
-def recall(archive: Path) -> tuple[float, int] | None:
-    """Seconds an archive took to load in process, and the startupTimeout that follows; None when it is not known."""
+def recall(archive: Path) -> LoadTime | None:
+    """Return the archive's load time; None if it was not measured."""
     try:
-        found = _known()[_key(archive)]
-        return float(found["seconds"]), int(found["startup_timeout"])
-    except (KeyError, OSError, TypeError, ValueError):
+        return _known().get(_key(archive))
+    except OSError:
         return None
 
 
@@ -42,9 +54,9 @@ def _key(archive: Path) -> str:
     return f"{archive.resolve()} {about.st_size} {about.st_mtime_ns}"
 
 
-def _known() -> dict[str, Any]:
+def _known() -> dict[str, LoadTime]:
     try:
-        known: dict[str, Any] = json.loads((state_folder() / FILE).read_text(encoding="utf-8"))["archives"]
-    except (OSError, ValueError, KeyError, TypeError):
+        found = read_state(state_folder() / FILE, LoadTimes)
+    except ServerError:
         return {}
-    return known
+    return found.archives if found else {}

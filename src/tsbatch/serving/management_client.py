@@ -1,8 +1,8 @@
-"""A client of TorchServe's management API that knows what its answers are worth.
+"""A client of TorchServe's management API that works around its pitfalls.
 
-It uses query parameters only: a JSON body without max_batch_delay turns batching off
-(frontend/server/.../http/messages/RegisterModelRequest.java). It waits by looking at the workers, since
-``/ping`` says Healthy for 300 seconds while a model cannot load.
+It uses query parameters only, because a JSON body without max_batch_delay turns batching off
+(frontend/server/.../http/messages/RegisterModelRequest.java). To wait for a model it polls the workers, because
+``/ping`` reports Healthy for 300 seconds while a model fails to load.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from tsbatch.errors import ServerError, TsbatchError, UsageError
-from tsbatch.serving.api_errors import is_stumble, is_token_error, message_of
+from tsbatch.serving.api_errors import is_race, is_token_error, message_of
 from tsbatch.serving.load_failure import load_failed
 from tsbatch.serving.tokens import FixedToken, TokenSource
 from tsbatch.serving.worker_log import Reason, WorkerLog
+from tsbatch.system.polling import wait_until
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -30,20 +31,20 @@ if TYPE_CHECKING:
 Progress = Callable[[str], None]
 
 SECONDS_FOR_PROCESS = 120
-"""TorchServe gives a worker's process two minutes to come up, before the model's startupTimeout counts."""
+"""TorchServe waits two minutes for a worker process to start; only then does the model's startupTimeout count."""
 
 SECONDS_BETWEEN_LOOKS = 0.2
-SECONDS_FOR_LAST_WORDS = 0.5
-"""A worker's last lines reach the log shortly after the line that says it died."""
+SECONDS_BEFORE_RETRY = 0.5
+"""Also the time that a worker's last lines take to reach the log after the line that reports its death."""
 
 SECONDS_FOR_REASON = 12
-"""When they do not, the next worker says why; TorchServe starts it within two seconds."""
+"""If the lines are lost, the next worker, which TorchServe starts within two seconds, fails for the same reason."""
 
 TRIES = 3
 
 MODELS = "/models"
-RESERVED = "/token"
-HERE = {"127.0.0.1", "localhost", "::1"}
+TOKEN_API = "/token"  # noqa: S105 - an address
+LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 READY = "READY"
 
 
@@ -67,24 +68,24 @@ class Management:
 
     Args:
         address: as ``http://127.0.0.1:8081``.
-        tokens: where the management token comes from.
-        log_dir: the server's log folder, when it is on this machine; failures then come with the worker's reason.
+        tokens: source of the management token.
+        log_dir: the server's log folder, if it is on this machine; failures then include the worker's error.
 
     Attributes:
-        here: whether the server is on this machine.
+        is_local: whether the server is on this machine.
     """
 
     def __init__(self, address: str, tokens: TokenSource | None = None, *, log_dir: Path | None = None) -> None:
         self.address = address.rstrip("/")
-        self.here = urlsplit(address).hostname in HERE
+        self.is_local = urlsplit(address).hostname in LOOPBACK
         self.log_dir = log_dir
         self._tokens = tokens or FixedToken(None)
-        # A proxy of the environment is for other machines, and a certificate for this one is signed by its user.
-        # No connection is kept: calls are rare, and a client that nobody closes leaves nothing open then.
+        # A local server needs no proxy and may have a self-signed certificate. Connections are not kept open: calls are
+        # rare, and a client that is never closed then leaks none.
         self._client = httpx.Client(
             base_url=self.address,
-            trust_env=not self.here,
-            verify=not self.here,
+            trust_env=not self.is_local,
+            verify=not self.is_local,
             limits=httpx.Limits(max_keepalive_connections=0),
         )
 
@@ -101,7 +102,7 @@ class Management:
         self._client.close()
 
     def models(self) -> dict[str, str]:
-        """The registered models: name and the archive each came from."""
+        """Return the registered models and the archive of each."""
         found: dict[str, str] = {}
         page: str | None = "0"
         while page is not None:
@@ -111,65 +112,58 @@ class Management:
         return found
 
     def describe(self, name: str, version: str | None = None, *, customized: bool = False) -> dict[str, Any]:
-        """One version of a model, the default one when none is named: effective settings and workers.
+        """Describe one version of a model, or its default version: effective settings and workers.
 
         Raises:
-            ModelNotFound: when the server has no such model or version.
-            ServerError: when the server cannot be reached or fails.
+            ModelNotFound: the server has no such model or version.
+            ServerError: the server fails or cannot be reached.
         """
         found: list[dict[str, Any]] = self._call("GET", path_of(name, version), customized=customized or None)
         return found[0]
 
     def versions(self, name: str) -> list[dict[str, Any]]:
-        """Every version of a model, described."""
+        """Describe every version of a model."""
         found: list[dict[str, Any]] = self._call("GET", path_of(name, "all"))
         return found
 
     def every_version(self) -> Iterator[dict[str, Any]]:
-        """Every version of every model, described."""
+        """Describe every version of every model."""
         for name in self.models():
             yield from self.versions(name)
 
     def register(
-        self,
-        url: str,
-        *,
-        model_name: str | None = None,
-        initial_workers: int | None = None,
-        batch_size: int | None = None,
-        max_batch_delay: int | None = None,
-        response_timeout: int | None = None,
-        startup_timeout: int | None = None,
-        synchronous: bool = True,
+        self, url: str, *, model_name: str | None = None, synchronous: bool = True, **settings: int | None
     ) -> None:
-        """Register an archive: a name in the model store or a URL; delays in ms, time-outs in s.
+        """Register an archive.
+
+        Args:
+            url: a name in the model store or a URL.
+            model_name: the name to serve it under; the archive's own by default.
+            synchronous: wait for its workers.
+            settings: ``initial_workers``, ``batch_size``, ``max_batch_delay`` (ms), ``response_timeout`` and
+                ``startup_timeout`` (s).
 
         Raises:
-            UsageError: when the server refuses the archive or the values.
-            ServerError: when it cannot be reached, or its workers do not start.
+            UsageError: the server rejects the archive or the values.
+            ServerError: the server cannot be reached, or its workers do not start.
         """
-        self._call(
-            "POST",
-            MODELS,
-            seconds=None if synchronous else 600,
-            url=url,
-            model_name=model_name,
-            initial_workers=initial_workers,
-            batch_size=batch_size,
-            max_batch_delay=max_batch_delay,
-            response_timeout=response_timeout,
-            startup_timeout=startup_timeout,
-            synchronous=str(synchronous).lower(),
-        )
+        seconds, flag = None if synchronous else 600, str(synchronous).lower()
+        self._call("POST", MODELS, seconds=seconds, url=url, model_name=model_name, synchronous=flag, **settings)
 
     def scale(
-        self, name: str, workers: int, version: str | None = None, *, most: int | None = None, synchronous: bool = True
+        self,
+        name: str,
+        workers: int,
+        version: str | None = None,
+        *,
+        max_workers: int | None = None,
+        synchronous: bool = True,
     ) -> None:
-        """Set the number of workers of a model, and ``most``, its maxWorkers, where that is another number.
+        """Set a model's number of workers, and its maxWorkers if that is to be different.
 
         Raises:
-            ModelNotFound: when the server has no such model or version.
-            ServerError: when the server cannot be reached or fails.
+            ModelNotFound: the server has no such model or version.
+            ServerError: the server fails or cannot be reached.
         """
         if workers == 0:
             self._leave_one(name, version)
@@ -178,48 +172,49 @@ class Management:
             path_of(name, version),
             seconds=None if synchronous else 60,
             min_worker=workers,
-            max_worker=workers if most is None else most,
+            max_worker=workers if max_workers is None else max_workers,
             synchronous=str(synchronous).lower(),
         )
 
     def set_default(self, name: str, version: str) -> None:
-        """Let requests that name no version go to this one.
+        """Make this the version for requests that name none.
 
         Raises:
-            ModelNotFound: when the server has no such model or version.
-            ServerError: when the server cannot be reached or fails.
+            ModelNotFound: the server has no such model or version.
+            ServerError: the server fails or cannot be reached.
         """
         self._call("PUT", f"{path_of(name, version)}/set-default")
 
     def unregister(self, name: str, version: str | None = None) -> None:
-        """Unregister a model's version, the default one when none is named.
+        """Unregister one version of a model, or its default version.
 
         Raises:
-            ModelNotFound: when the server has no such model or version.
-            ServerError: when the server cannot be reached or fails.
+            ModelNotFound: the server has no such model or version.
+            ServerError: the server fails or cannot be reached.
         """
-        if not self._stays(name, version):
+        if not self._is_protected(name, version):
             self._leave_one(name, version)
         self._call("DELETE", path_of(name, version), seconds=300)
 
-    def _stays(self, name: str, version: str | None) -> bool:
-        """Whether it is the default one of several, which TorchServe refuses to drop."""
-        with suppress(TsbatchError):  # what is wrong the call that follows tells
+    def _is_protected(self, name: str, version: str | None) -> bool:
+        """Whether it is the default one of several versions, which TorchServe refuses to unregister."""
+        with suppress(TsbatchError):  # the next call reports what is wrong
             default = self.describe(name)["modelVersion"]
             return version in (None, default) and len(self.versions(name)) > 1
         return False
 
     def _leave_one(self, name: str, version: str | None) -> None:
-        """To end all workers TorchServe forgets their list and walks through it: a stumble would leave the rest alive.
+        """Scale down to one worker before the last one is ended.
 
-        With one left to end there is no rest (frontend/server/.../wlm/WorkLoadManager.java).
+        To end all workers, TorchServe drops their list while it iterates over it; an error in the middle would leave
+        the others running (frontend/server/.../wlm/WorkLoadManager.java).
         """
-        with suppress(TsbatchError):  # what is wrong the call that follows tells
+        with suppress(TsbatchError):  # the next call reports what is wrong
             if len(self.describe(name, version)["workers"]) > 1:
                 self.scale(name, 1, version, synchronous=False)
 
     def follow(self) -> WorkerLog | None:
-        """The server's logs from now on, where they can be read."""
+        """Follow the server's logs from now on, if they are on this machine."""
         return WorkerLog(self.log_dir, from_now=True) if self.log_dir else None
 
     def wait_ready(
@@ -235,14 +230,14 @@ class Management:
 
         Args:
             name: the model.
-            version: its version; the default one when left out.
-            timeout: seconds to wait; as long as TorchServe itself waits when left out.
-            on_progress: told what is waited for.
-            log: the logs, followed since before the workers started; failures show at once with them.
+            version: its version; the default one if None.
+            timeout: seconds to wait; by default as long as TorchServe itself waits.
+            on_progress: called with a line about the current step.
+            log: the logs, followed since before the workers started, which report failures at once.
 
         Raises:
-            LoadFailed: when a worker died, with its reason and what to do.
-            ServerError: when the time is over.
+            LoadFailed: a worker died; with the cause and what to do.
+            ServerError: the time is up.
         """
         tell = on_progress or (lambda _: None)
         begin = time.monotonic()
@@ -255,10 +250,10 @@ class Management:
                 return model
             ids = {str(worker.get("id")) for worker in model["workers"]}
             if log is not None and log.died(who.name, who.version, ids):
-                raise load_failed(str(who), last_words(log, who, ids), model)
+                raise load_failed(str(who), cause_of_death(log, who, ids), model)
             allowed = timeout if timeout is not None else SECONDS_FOR_PROCESS + model.get("startupTimeout", 120) + 10
             if time.monotonic() - begin > allowed:
-                raise ServerError(f"the model {who} has {ready} of {wanted} workers READY after {allowed:.0f} s")
+                raise ServerError(f"the model {who} has only {ready} of {wanted} workers READY after {allowed:.0f} s")
             tell(f"loading {who}: {ready} of {wanted} workers READY")
             time.sleep(SECONDS_BETWEEN_LOOKS)
 
@@ -266,17 +261,17 @@ class Management:
         params = {key: value for key, value in query.items() if value is not None}
         answer = self._send(method, path, params, seconds)
         if is_token_error(answer):
-            # The token was renewed between our reading it and the server's.
-            time.sleep(SECONDS_FOR_LAST_WORDS)
+            # The token was renewed after it was read and before the server checked it.
+            time.sleep(SECONDS_BEFORE_RETRY)
             answer = self._send(method, path, params, seconds)
         for _ in range(TRIES - 1):
-            # A version that was registered half cannot be registered again.
-            if method == "POST" or not is_stumble(answer):
+            # After an error in the middle, the same version cannot be registered again.
+            if method == "POST" or not is_race(answer):
                 break
-            time.sleep(SECONDS_FOR_LAST_WORDS)
+            time.sleep(SECONDS_BEFORE_RETRY)
             answer = self._send(method, path, params, seconds)
             if method == "DELETE" and answer.status_code == httpx.codes.NOT_FOUND:
-                return None  # it is gone all the same
+                return None  # the first try did unregister it
         if answer.is_success:
             return answer.json()
         raise self._error(answer)
@@ -292,53 +287,53 @@ class Management:
             raise ServerError(f"cannot reach the server at {self.address}: {error}") from error
 
     def _error(self, answer: httpx.Response) -> Exception:
-        said = message_of(answer)
-        if is_token_error(answer) and RESERVED in str(answer.request.url):
+        message = message_of(answer)
+        if is_token_error(answer) and TOKEN_API in str(answer.request.url):
             return UsageError(
-                f"TorchServe takes every address with {RESERVED!r} in it for its token API "
-                "(TokenAuthorizationHandler.java): give the model a name that does not begin with 'token'"
+                f"TorchServe treats every address with {TOKEN_API!r} in it as its token API "
+                "(TokenAuthorizationHandler.java): give the model a name that does not start with 'token'"
             )
         if is_token_error(answer):
-            return UsageError(f"the server at {self.address} does not take the management token; set TSBATCH_TOKEN")
+            return UsageError(f"the server at {self.address} rejects the management token; set TSBATCH_TOKEN")
         if answer.status_code == httpx.codes.NOT_FOUND and answer.request.url.path == MODELS:
             return UsageError(f"{self.address} is not TorchServe's management address: it has no {MODELS}")
         if answer.status_code == httpx.codes.NOT_FOUND:
-            return ModelNotFound(f"{said}; the server has: {', '.join(sorted(self.models())) or 'no model'}")
+            return ModelNotFound(f"{message}; the server has: {', '.join(sorted(self.models())) or 'no model'}")
         if answer.status_code == httpx.codes.METHOD_NOT_ALLOWED:
-            return ServerError(f"{said}; the server was started without enable_model_api=true")
+            return ServerError(f"{message}; the server was started without enable_model_api=true")
         if answer.is_client_error:
-            return UsageError(said)
-        if is_stumble(answer) and answer.request.method != "POST":
-            return ServerError(f"TorchServe tripped over its own workers ({said}); do the same again")
-        return ServerError(said)
+            return UsageError(message)
+        if is_race(answer) and answer.request.method != "POST":
+            return ServerError(f"TorchServe failed while a worker was starting or ending ({message}); try again")
+        return ServerError(message)
 
 
-def last_words(log: WorkerLog, who: ModelVersion, ids: Collection[str] | None = None) -> Reason:
-    """Why a worker died, as soon as the log says it."""
-    deadline = time.monotonic() + SECONDS_FOR_REASON
-    time.sleep(SECONDS_FOR_LAST_WORDS)
-    while not (reason := log.reason(who.name, who.version, ids)).certain and time.monotonic() < deadline:
-        time.sleep(SECONDS_BETWEEN_LOOKS)
-    return reason
+def cause_of_death(log: WorkerLog, who: ModelVersion, ids: Collection[str] | None = None) -> Reason:
+    """Wait until the log has the reason for a worker's death, and return it."""
+    time.sleep(SECONDS_BEFORE_RETRY)
+    wait_until(
+        lambda: log.reason(who.name, who.version, ids).certain, SECONDS_FOR_REASON, interval=SECONDS_BETWEEN_LOOKS
+    )
+    return log.reason(who.name, who.version, ids)
 
 
 def path_of(name: str, version: str | None = None) -> str:
-    """The path of a model or one version of it, for names with any characters."""
+    """Return the URL path of a model or one version of it, with special characters escaped."""
     return f"{MODELS}/" + "/".join(quote(part, safe="") for part in (name, version) if part is not None)
 
 
 def ready_workers(model: Mapping[str, Any]) -> int:
-    """How many workers of a described model are READY."""
+    """Count the READY workers of a described model."""
     return sum(worker["status"] == READY for worker in model["workers"])
 
 
 def models_of(management: Management) -> list[dict[str, Any]]:
-    """Every version of every model, as the command line shows it."""
+    """Summarize every version of every model for the command line."""
     return [summary(model) for model in management.every_version()]
 
 
 def summary(model: Mapping[str, Any]) -> dict[str, Any]:
-    """A described model by our own words: ``workers`` counts those that are READY."""
+    """Summarize a described model under tsbatch's own keys; ``workers`` counts the READY ones."""
     ready, wanted = ready_workers(model), model["minWorkers"]
     status = "NO WORKERS" if wanted == 0 else "READY" if ready >= wanted else "LOADING"
     return {

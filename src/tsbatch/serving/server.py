@@ -1,4 +1,4 @@
-"""A TorchServe of our own: one Java process with its workers, in a private folder, of which nothing stays.
+"""A TorchServe managed by tsbatch: one Java process with its workers, in a private folder that is removed at the end.
 
 ::
 
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 __all__ = ["Server", "ServerError"]
 
 PORT_TAKEN = "Failed to bind to address"
-"""What Java says when somebody took a port that was free when it was chosen."""
-STARTS = 3
-"""How often to start with other ports then."""
+"""Java's error if another program took a port after it was chosen."""
+MAX_STARTS = 3
+"""How often to start, with other ports, in that case."""
 
 
 class Server:
-    """A running TorchServe; ends with everything it started when the ``with`` block is left.
+    """A running TorchServe, stopped with all its processes at the end of the ``with`` block.
 
     Args:
-        instance: the server as its state file describes it.
+        instance: the server as described by its state file.
         process: its Java process, a child of this one.
-        keeper: what keeps its tokens fresh.
+        keeper: the thread that renews its tokens.
     """
 
     def __init__(self, instance: Instance, process: subprocess.Popen[bytes], keeper: Keeper) -> None:
@@ -60,24 +60,24 @@ class Server:
         timeout: float = 120,
         on_progress: Progress | None = None,
     ) -> Server:
-        """Start TorchServe and return when it answers and its models are READY.
+        """Start TorchServe and return when its models are READY.
 
         Args:
-            model_store: its model store; a private folder when left out.
+            model_store: its model store; a private folder by default.
             models: archives to load, as paths or as ``NAME=FILE``; ``["all"]`` for the whole model store.
-            name: name of the instance, to find it again.
-            config: a config.properties; what it says holds.
-            properties: settings on top of it.
-            env: environment variables for Java and the workers, beside this process's own.
-            log_dir: where its logs go; into its work folder, and away with it, when left out.
-            timeout: seconds until the server answers; loading the models comes on top.
-            on_progress: told what is waited for.
+            name: name of the instance.
+            config: a config.properties, whose settings take precedence.
+            properties: settings that override it.
+            env: environment variables for Java and the workers, in addition to this process's own.
+            log_dir: folder for its logs; by default in its work folder, which is removed at the end.
+            timeout: seconds until the server responds, without loading the models.
+            on_progress: called with a line about the current step.
 
         Raises:
-            UsageError: when a file, a name, an address or Java is not right.
-            ServerError: when the server does not start, or a model cannot load.
+            UsageError: a file, name or address is wrong, or Java is missing.
+            ServerError: the server does not start, or a model cannot load.
         """
-        for tries_left in reversed(range(STARTS)):
+        for tries_left in reversed(range(MAX_STARTS)):
             start = Start(
                 name=name,
                 config=config,
@@ -107,7 +107,7 @@ class Server:
 
     @property
     def metrics_address(self) -> str:
-        """As ``http://127.0.0.1:8082``; TorchServe asks for no token there."""
+        """As ``http://127.0.0.1:8082``; this address needs no token."""
         return self.instance.metrics_address
 
     @property
@@ -117,55 +117,54 @@ class Server:
 
     @property
     def inference_token(self) -> str | None:
-        """The inference token that holds now; None without token authorisation."""
+        """The valid inference token; None without token authorization."""
         return self.instance.tokens.token("inference")
 
     @property
     def management_token(self) -> str | None:
-        """The management token that holds now; None without token authorisation."""
+        """The valid management token; None without token authorization."""
         return self.instance.tokens.token("management")
 
     @property
     def log_dir(self) -> Path:
-        """Where TorchServe writes its logs."""
+        """Folder of TorchServe's logs."""
         return self.instance.log_dir
 
     @property
     def pid(self) -> int:
-        """Process id of Java."""
+        """Process id of the Java process."""
         return self.instance.process.pid
 
     def headers(self, kind: TokenType = "inference") -> dict[str, str]:
-        """The ``Authorization`` header for a request now; empty without token authorisation."""
+        """Return the current ``Authorization`` header; empty without token authorization."""
         token = self.instance.tokens.token(kind)
         return {"Authorization": f"Bearer {token}"} if token else {}
 
     def management(self) -> Management:
-        """A client of its management API."""
+        """Open a client of its management API."""
         return self.instance.management()
 
     def running(self) -> bool:
-        """Whether Java still runs."""
+        """Whether the Java process is running."""
         return self.exit_code is None
 
     @property
     def exit_code(self) -> int | None:
-        """Java's exit code, the negative number of the signal that ended it, or None while it runs."""
+        """Java's exit code, or the negative number of the signal that ended it; None while it is running."""
         return self._process.poll()
 
     def detach(self) -> Instance:
-        """Leave the server running with a keeper process of its own; this object ends here."""
+        """Leave the server running with a token keeper process; do not use this object afterwards."""
         self._keeper.stop()
         self.instance = self.instance.detach_to(spawn(self.instance.name))
-        # Java goes on; subprocess would warn that nobody waited for it.
-        self._process.returncode = 0
+        self._process.returncode = 0  # Java outlives this process on purpose; without this, subprocess would warn
         return self.instance
 
     def stop(self) -> None:
-        """End it with every process it started, and remove its folder; does nothing the second time.
+        """Stop the server with all its processes and remove its folder; calling it twice is harmless.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C came meanwhile; all is done by then.
+            KeyboardInterrupt: Ctrl-C was pressed meanwhile; the server is stopped all the same.
         """
         try:
             self._stop()

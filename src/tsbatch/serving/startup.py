@@ -1,4 +1,4 @@
-"""One start of TorchServe, step by step; a failure undoes what was made so far."""
+"""Start TorchServe step by step; a failure undoes the steps before it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -22,19 +21,18 @@ from tsbatch.serving.load_remedies import remedy
 from tsbatch.serving.management_client import Progress
 from tsbatch.serving.token_keeper import Keeper
 from tsbatch.serving.worker_log import WorkerLog
-from tsbatch.system.processes import ProcessRef, end_marked
+from tsbatch.system.polling import wait_until
+from tsbatch.system.processes import ProcessRef, end_marked, own_process
 
-LONGEST_TEMP = 80
-"""A worker's socket is ``<temp>/.ts.sock.<port>``, and the path of a Unix socket has at most 107 bytes."""
-
-SECONDS_BETWEEN_LOOKS = 0.1
+MAX_TEMP_LENGTH = 80
+"""In bytes: a worker's socket is ``<temp>/.ts.sock.<port>``, and a Unix socket's path is limited to 107 bytes."""
 
 
 class Start:
-    """What has been made so far. The arguments are those of ``Server.start``.
+    """One start of a server, with the arguments of ``Server.start``.
 
     Raises:
-        UsageError: when a name, a file or Java is not right; nothing was made then.
+        UsageError: a name or a file is wrong, or Java is missing; nothing has been created then.
     """
 
     def __init__(
@@ -70,14 +68,14 @@ class Start:
         self.keeper: Keeper | None = None
 
     def run(self, timeout: float) -> tuple[Instance, subprocess.Popen[bytes], Keeper]:
-        """Start, and return when everything is READY.
+        """Start the server and return when all models are READY.
 
         Args:
-            timeout: seconds until TorchServe must answer.
+            timeout: seconds until TorchServe must respond.
 
         Raises:
-            UsageError: when an archive does not lie where it must.
-            ServerError: when TorchServe does not start, or a model cannot load.
+            UsageError: an archive is not in the model store.
+            ServerError: TorchServe does not start, or a model cannot load.
         """
         try:
             return self._run(timeout)
@@ -100,7 +98,7 @@ class Start:
         )
         instance = self._instance(self.process)
         instance.save()
-        self._wait_until_it_answers(instance, self.process, time.monotonic() + timeout)
+        self._wait_until_responding(instance, self.process, timeout)
         instance.keys.renew()
         self.keeper = Keeper(instance)
         self._wait_for_models(instance, log)
@@ -129,7 +127,7 @@ class Start:
     def _entry(self, source: ModelSource) -> str:
         inside = source.path.parent.resolve() == self.store.resolve()
         if not inside and not self.private:
-            raise UsageError(f"{source.path} is not in the model store {self.store}; move it there, or name no store")
+            raise UsageError(f"{source.path} is not in the model store {self.store}; move it there, or omit the store")
         file = source.path.name if inside else source.link_into(self.store)
         return f"{source.alias}={file}" if source.alias else file
 
@@ -137,7 +135,7 @@ class Start:
         return Instance(
             name=self.name,
             process=ProcessRef.of(process.pid),
-            owner=instances.own_process(),
+            owner=own_process(),
             work_dir=self.work_dir,
             log_dir=self.log_dir,
             model_store=self.store,
@@ -149,33 +147,36 @@ class Start:
             grpc_inference_address=self.values.address("grpc_inference_address"),
         )
 
-    def _wait_until_it_answers(self, instance: Instance, process: subprocess.Popen[bytes], deadline: float) -> None:
+    def _wait_until_responding(self, instance: Instance, process: subprocess.Popen[bytes], timeout: float) -> None:
+        failures: list[ServerError] = []
+
+        def responding() -> bool:
+            if process.poll() is not None:
+                raise ServerError(f"TorchServe ended while starting: {java_command.error_in_console(self.log_dir)}")
+            try:
+                management.models()
+            except ServerError as error:
+                failures[:] = [error]
+                return False
+            return True
+
         with instance.management() as management:
-            while True:
-                if process.poll() is not None:
-                    raise ServerError(f"TorchServe ended while starting: {java_command.last_words(self.log_dir)}")
-                try:
-                    management.models()
-                except ServerError as error:
-                    if time.monotonic() > deadline:
-                        raise ServerError(f"TorchServe does not answer: {error}") from error
-                else:
-                    return
-                time.sleep(SECONDS_BETWEEN_LOOKS)
+            if not wait_until(responding, timeout):
+                raise ServerError(f"TorchServe does not respond: {failures[0]}") from failures[0]
 
     def _wait_for_models(self, instance: Instance, log: WorkerLog) -> None:
         with instance.management() as management:
-            there = management.models()
+            registered = management.models()
             for source in self.sources:
-                if source.name not in there:
-                    why = log.refused().get(source.path.name, f"see {self.log_dir / 'ts_log.log'}")
-                    what = "; ".join(filter(None, (why, remedy(why))))
-                    raise ServerError(f"TorchServe did not take {source.path.name}: {what}")
+                if source.name not in registered:
+                    cause = log.rejected().get(source.path.name, f"see {self.log_dir / 'ts_log.log'}")
+                    advice = "; ".join(filter(None, (cause, remedy(cause))))
+                    raise ServerError(f"TorchServe rejected {source.path.name}: {advice}")
             try:
                 for model in list(management.every_version()):
                     management.wait_ready(model["modelName"], model["modelVersion"], on_progress=self.tell, log=log)
             except LoadFailed as failure:
-                # As in registration: TorchServe itself would go on trying for 300 seconds.
+                # As in registration: TorchServe itself would keep trying for 300 seconds.
                 archive = next((one.path for one in self.sources if failure.who == f"{one.name} {one.version}"), None)
                 raise with_archive(failure, archive, "the server is stopped") from None
 
@@ -183,14 +184,14 @@ class Start:
 def _chosen_store(model_store: Path | None, values: ServerProperties) -> Path | None:
     chosen = model_store or (Path(values["model_store"]) if "model_store" in values else None)
     if chosen is not None and not chosen.is_dir():
-        raise UsageError(f"the model store {chosen} is no folder")
+        raise UsageError(f"the model store {chosen} is not a folder")
     return chosen.absolute() if chosen else None
 
 
 def _work_folder() -> Path:
     folder = Path(tempfile.mkdtemp(prefix=WORK_PREFIX)).resolve()
-    short = Path("/tmp")  # noqa: S108 - mkdtemp makes a folder there that only we can enter
-    if len(os.fsencode(folder)) > LONGEST_TEMP and short.is_dir():
+    short = Path("/tmp")  # noqa: S108 - mkdtemp makes a folder that only its owner can enter
+    if len(os.fsencode(folder)) > MAX_TEMP_LENGTH and short.is_dir():
         folder.rmdir()
         folder = Path(tempfile.mkdtemp(prefix=WORK_PREFIX, dir=short)).resolve()
     return folder

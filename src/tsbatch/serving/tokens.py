@@ -1,14 +1,13 @@
-"""TorchServe's tokens: read from its key file, renewed before they expire.
+"""Read TorchServe's tokens from its key file and renew them before they expire.
 
 TorchServe writes ``key_file.json`` into its working folder::
 
     {"management": {"key": …, "expiration time": "2026-01-01T00:00:00.123456789Z"},
      "inference": {"key": …, "expiration time": …}, "API": {"key": …}}
 
-``GET /token?type=inference|management`` on the management port, with the API key, makes a new token and
-writes the file anew; the token before it is worth nothing from then on
-(frontend/server/.../util/TokenAuthorization.java). Who sends requests therefore reads the token when it
-sends; for curl each token also lies in a file that ``curl -H @FILE`` takes.
+``GET /token?type=inference|management`` on the management port, with the API key, makes a new token, writes the file
+again and revokes the old token (frontend/server/.../util/TokenAuthorization.java). A client therefore reads the token
+for each request. For curl, each token is also in a file for ``curl -H @FILE``.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from typing import Any, Literal, Protocol
 import httpx
 
 from tsbatch.errors import ServerError
+from tsbatch.system.polling import wait_until
 from tsbatch.system.state_directory import write_private
 
 TokenType = Literal["inference", "management"]
@@ -31,36 +31,36 @@ TYPES: tuple[TokenType, ...] = ("inference", "management")
 
 KEY_FILE = "key_file.json"
 RENEW_WHEN_LEFT = 0.25
-"""A token is renewed when this share of its lifetime is left."""
+"""Remaining share of its lifetime at which a token is renewed."""
 
 
 class TokenSource(Protocol):
-    """Where a client gets the token for its next request."""
+    """A source of tokens, which a client asks before each request."""
 
     def token(self, kind: TokenType) -> str | None:
-        """The token that holds now; None when the server asks for none."""
+        """Return the valid token; None if the server needs none."""
 
 
 @dataclass(frozen=True, slots=True)
 class FixedToken:
-    """The token a person gave, for a server that others started."""
+    """A token given by the user, for a server that tsbatch did not start."""
 
     value: str | None
 
     def token(self, kind: TokenType) -> str | None:
-        """The token, whatever it is for."""
+        """Return the token, whatever it is for."""
         del kind
         return self.value
 
 
 @dataclass(frozen=True, slots=True)
 class KeyFile:
-    """The tokens of a server that we started.
+    """The tokens of a server that tsbatch started.
 
     Attributes:
         folder: TorchServe's working folder, which only its owner can enter.
-        management_address: where new tokens are asked for.
-        lifetime: seconds a token lives.
+        management_address: address that issues new tokens.
+        lifetime: seconds until a token expires.
     """
 
     folder: Path
@@ -68,10 +68,10 @@ class KeyFile:
     lifetime: float
 
     def token(self, kind: TokenType) -> str | None:
-        """The token that holds now; None when the server has no key file.
+        """Return the valid token; None if the server has no key file.
 
         Raises:
-            ServerError: when the key file cannot be read.
+            ServerError: the key file cannot be read.
         """
         return str(self._read()[kind]["key"]) if self.path.exists() else None
 
@@ -81,27 +81,29 @@ class KeyFile:
         return self.folder / KEY_FILE
 
     def header_file(self, kind: TokenType) -> Path:
-        """A file that holds the whole ``Authorization`` header, for ``curl -H @FILE``."""
+        """Return the path of the file with the ``Authorization`` header, for ``curl -H @FILE``."""
         return self.folder / f"{kind}.header"
 
     def renew(self) -> None:
-        """Renew the tokens that are due, and write the header files when a token changed.
+        """Renew the tokens that are about to expire, and write the header files of changed tokens.
 
         Raises:
-            ServerError: when the server does not hand out a new token.
+            ServerError: the server does not issue a new token.
         """
         if not self.path.exists():
             return
         for kind in TYPES:
             if self.seconds_left(kind) < self.lifetime * RENEW_WHEN_LEFT:
-                self._ask_for_new(kind)
-            self._write_header(kind)
+                self._request_new(kind)
+            path, line = self.header_file(kind), f"Authorization: Bearer {self.token(kind)}\n"
+            if not path.exists() or path.read_text(encoding="utf-8") != line:
+                write_private(path, line)
 
     def seconds_left(self, kind: TokenType) -> float:
-        """How long the token still holds, in seconds; negative when it has expired."""
+        """Return the seconds until the token expires; negative if it has expired."""
         return expiry(self._read()[kind]["expiration time"]) - time.time()
 
-    def _ask_for_new(self, kind: TokenType) -> None:
+    def _request_new(self, kind: TokenType) -> None:
         headers = {"Authorization": f"Bearer {self._read()['API']['key']}"}
         try:
             answer = httpx.get(
@@ -115,29 +117,24 @@ class KeyFile:
         except httpx.HTTPError as error:
             raise ServerError(f"cannot renew the {kind} token at {self.management_address}: {error}") from error
         if answer.status_code != httpx.codes.OK:
-            raise ServerError(f"cannot renew the {kind} token: the server answered {answer.status_code}")
-
-    def _write_header(self, kind: TokenType) -> None:
-        line = f"Authorization: Bearer {self.token(kind)}\n"
-        path = self.header_file(kind)
-        if path.exists() and path.read_text(encoding="utf-8") == line:
-            return
-        write_private(path, line)
+            raise ServerError(f"cannot renew the {kind} token: the server answered with status {answer.status_code}")
 
     def _read(self) -> dict[str, Any]:
-        # TorchServe writes the file in place, so a reader may meet half of it.
-        for _ in range(20):
-            with contextlib.suppress(OSError, json.JSONDecodeError):
-                keys: dict[str, Any] = json.loads(self.path.read_text(encoding="utf-8"))
-                return keys
-            time.sleep(0.05)
+        # TorchServe writes the file in place, so a read may return half of it.
+        if keys := wait_until(self._read_once, seconds=1, interval=0.05):
+            return keys
         raise ServerError(f"cannot read the token file {self.path}")
+
+    def _read_once(self) -> dict[str, Any] | None:
+        with contextlib.suppress(OSError, json.JSONDecodeError):
+            return dict(json.loads(self.path.read_text(encoding="utf-8")))
+        return None
 
 
 def expiry(text: str) -> float:
-    """Seconds since the epoch of a time that Java wrote, with up to nine digits after the point.
+    """Convert a time that Java wrote, with up to nine decimals, to seconds since the epoch.
 
-    Years above 9999, which Java writes with a plus sign, count as never.
+    A year above 9999, which Java writes with a plus sign, means never.
     """
     if text.startswith("+"):
         return float("inf")

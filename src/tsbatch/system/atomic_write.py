@@ -1,7 +1,8 @@
-"""Files and folders that appear on the disk whole or not at all, whoever else writes the same name at the same time.
+"""Files and folders that appear on disk whole or not at all, even with several writers of the same name.
 
-What is being written is hidden, and TorchServe's model store skips hidden names. A killed writer of a folder, or of a
-file where files cannot be without a name, leaves its hidden part behind; the next writer of that name removes it.
+While it is being written, a file or folder has a hidden name, which TorchServe's model store skips. A writer that is
+killed can leave this hidden part behind (of a file only where the system has no unnamed files); the next writer of the
+same name removes it.
 """
 
 from __future__ import annotations
@@ -17,57 +18,59 @@ from pathlib import Path
 from typing import BinaryIO
 
 PART = ".part"
-"""Ends the name of what is being written. Its writer holds a lock on it from before it has this name."""
+"""Suffix of a file or folder that is being written. Its writer locks it before it gets this name."""
 
 NEW = ".new"
-"""Ends its name until then."""
+"""Suffix until it is locked."""
 
 SECONDS_UNTIL_LOCKED = 60
 
 TAKEN = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
-"""Why a folder cannot be renamed when its new name is another's."""
+"""Errors of renaming a folder to a name that is taken."""
 
 
 @contextlib.contextmanager
-def appearing(target: Path, *, replace: bool = True) -> Iterator[BinaryIO]:
-    """A stream whose bytes become ``target`` when the block ends well.
+def atomic_file(target: Path, *, replace: bool = True, private: bool = False) -> Iterator[BinaryIO]:
+    """A stream whose bytes become the file ``target`` when the block ends without an error.
 
-    On Linux the file has no name until then, so that even SIGKILL leaves nothing behind.
+    On Linux the file has no name until then, so even SIGKILL leaves nothing behind.
 
     Args:
         target: the file.
-        replace: take the place of what is there.
+        replace: replace an existing file.
+        private: let only the owner read it.
 
     Raises:
-        FileExistsError: something is there, and ``replace`` is false.
+        FileExistsError: ``target`` exists and ``replace`` is false.
     """
     _remove_leftovers(target)
     part = _part(target)
+    mode = 0o600 if private else 0o666
     try:
-        with _nameless(target.parent) or _claimed_file(part) as stream:
+        with _unnamed(target.parent, mode) or _claimed_file(part, mode) as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
             if not part.exists():
                 _name(stream, part)
-            if os.name != "nt":  # before the lock goes with the stream; Windows renames no open file
-                _take_place(part, target, replace=replace)
+            if os.name != "nt":  # while the stream holds the lock; Windows cannot rename an open file
+                _rename_file(part, target, replace=replace)
         if os.name == "nt":
-            _take_place(part, target, replace=replace)
+            _rename_file(part, target, replace=replace)
     finally:
         part.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def appearing_folder(target: Path, *, replace: bool = True) -> Iterator[Path]:
-    """An empty folder beside ``target`` that becomes ``target`` when the block ends well.
+def atomic_folder(target: Path, *, replace: bool = True) -> Iterator[Path]:
+    """An empty folder beside ``target`` that becomes ``target`` when the block ends without an error.
 
     Args:
         target: the folder.
-        replace: take the place of the folder that is there; for a moment neither has the name.
+        replace: replace an existing folder; for a moment there is none of that name.
 
     Raises:
-        FileExistsError: something is there, and ``replace`` is false.
+        FileExistsError: ``target`` exists and ``replace`` is false.
     """
     _remove_leftovers(target)
     part = _part(target)
@@ -86,12 +89,12 @@ def _part(target: Path) -> Path:
     return target.with_name(f".{target.name}.{secrets.token_hex(8)}{PART}")
 
 
-def _nameless(folder: Path) -> BinaryIO | None:
+def _unnamed(folder: Path, mode: int) -> BinaryIO | None:
     if not hasattr(os, "O_TMPFILE") or not Path("/proc/self/fd").is_dir():
         return None
     try:
-        stream = os.fdopen(os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o666), "wb+")
-    except OSError:  # a file system without it
+        stream = os.fdopen(os.open(folder, os.O_TMPFILE | os.O_RDWR, mode), "wb+")
+    except OSError:  # this file system has no unnamed files
         return None
     try_lock(stream.fileno())
     return stream
@@ -100,21 +103,19 @@ def _nameless(folder: Path) -> BinaryIO | None:
 def _name(stream: BinaryIO, path: Path) -> None:
     folder = os.open(path.parent, os.O_RDONLY)
     try:
-        # Only with a folder descriptor does os.link follow the link in /proc.
+        # os.link follows the link in /proc only if it gets a folder descriptor.
         os.link(f"/proc/self/fd/{stream.fileno()}", path.name, dst_dir_fd=folder)
     finally:
         os.close(folder)
 
 
-def _take_place(part: Path, target: Path, *, replace: bool) -> None:
+def _rename_file(part: Path, target: Path, *, replace: bool) -> None:
     if replace:
         part.replace(target)
         return
     try:
-        os.link(part, target)  # unlike renaming, it takes nobody's place
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without hard links
+        os.link(part, target)  # unlike a rename, this never replaces a file
+    except OSError:  # the target exists, or the file system has no hard links
         if target.exists():
             raise FileExistsError(f"{target} exists") from None
         part.rename(target)
@@ -142,21 +143,21 @@ def _move_away(target: Path) -> None:
         old.unlink(missing_ok=True)
 
 
-def _claimed_file(part: Path) -> BinaryIO:
+def _claimed_file(part: Path, mode: int) -> BinaryIO:
     if os.name == "nt":
-        return part.open("xb+")  # Windows removes and renames no open file
+        return part.open("xb+")  # Windows cannot remove or rename an open file
     new = part.with_suffix(NEW)
-    stream = new.open("xb+")
+    stream = os.fdopen(os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode), "wb+")
     try_lock(stream.fileno())
     new.rename(part)
     return stream
 
 
 def try_lock(descriptor: int) -> bool:
-    """Lock an open file, which holds until it is closed, also when its process is killed.
+    """Lock an open file until it is closed or its process ends.
 
     Returns:
-        Whether nobody else holds the lock; always, on Windows and on a file system without locks.
+        Whether the lock was free; always true on Windows and on a file system without locks.
     """
     if os.name == "nt":
         return True
@@ -201,7 +202,7 @@ def _literal(name: str) -> str:
 
 
 def _in_use(path: Path) -> bool:
-    """Whether its writer lives. Where that cannot be known a folder is taken to be; Windows keeps open files itself."""
+    """Whether its writer still runs; on Windows, where open files cannot be removed anyway, assumed for folders."""
     if os.name == "nt":
         return path.is_dir()
     descriptor = os.open(path, os.O_RDONLY)

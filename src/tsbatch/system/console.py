@@ -1,6 +1,6 @@
-"""What a command says, and where: results on stdout, everything else on stderr.
+"""Terminal output of the commands: results on stdout, everything else on stderr.
 
-On a terminal there are colours and moving bars; in a pipe or a log there are plain lines that stay readable.
+A terminal gets colours and progress bars, a pipe or log file gets plain lines.
 """
 
 from __future__ import annotations
@@ -18,38 +18,33 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 console = Console(stderr=True, highlight=False)
-"""For people: progress and remarks, on stderr."""
+"""Progress and notes for people, on stderr."""
 
 out = Console(highlight=False)
-"""For results that people read, on stdout; machines get :func:`emit_json`."""
+"""Results for people, on stdout; programs get :func:`emit_json`."""
 
 WIDE = 10_000
-"""Columns of a table that is not on a terminal: nothing is cut off or wrapped."""
+"""Width of a table that is not on a terminal, so that nothing is cut off or wrapped."""
 
 SECONDS_BETWEEN_LINES = 5.0
-"""How often progress is reported where nothing can move."""
+"""Interval of progress lines outside a terminal."""
 
 PATIENCE = 20.0
-"""Seconds until :func:`telling` says anything there: when the work fails before, the reason is all there is to read."""
+"""Seconds until :func:`telling` prints its first line outside a terminal, so a quick failure prints only its reason."""
 
 
 def say(message: str) -> None:
-    """One remark on stderr."""
+    """Print a note on stderr."""
     console.print(message, markup=False, soft_wrap=True)
 
 
-def err(message: str) -> None:
-    """One error on stderr; the command decides the exit code."""
-    console.print(f"tsbatch: {message}", style="red", markup=False, soft_wrap=True)
-
-
 def emit_json(value: Mapping[str, Any]) -> None:
-    """``value`` as one line of JSON on stdout; adds nothing, so put ``"schema": 1`` in yourself.
+    """Print ``value`` as one line of JSON on stdout; callers add ``"schema": 1`` themselves.
 
-    Paths become strings; NumPy numbers and arrays are understood.
+    Paths become strings; NumPy numbers and arrays are allowed.
 
     Raises:
-        TypeError: something in it has no JSON form.
+        TypeError: a value has no JSON form.
     """
     options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
     sys.stdout.write(orjson.dumps(value, default=_plain, option=options).decode())
@@ -57,12 +52,12 @@ def emit_json(value: Mapping[str, Any]) -> None:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None) -> None:
-    """A table on stdout; columns in which every value is a number are aligned to the right.
+    """Print a table on stdout; columns of numbers are aligned to the right.
 
     Args:
         columns: the headings.
-        rows: the cells, row by row; written with ``str``, None as a dash.
-        title: a line above it.
+        rows: the cells of each row; None is printed as a dash.
+        title: a line above the table.
     """
     grid = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for index, column in enumerate(columns):
@@ -75,7 +70,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: st
 
 
 class Step:
-    """Tells how far a long job is; made by :func:`progress`.
+    """Progress of a long job; made by :func:`progress`.
 
     Args:
         show: called with the work done so far and the current description.
@@ -88,24 +83,24 @@ class Step:
         self.done = 0.0
 
     def advance(self, amount: float = 1) -> None:
-        """So much more is done."""
+        """Add to the work done."""
         self.done += amount
         self._show(self.done, self.description)
 
     def describe(self, description: str) -> None:
-        """Something else is being done now."""
+        """Change the description."""
         self.description = description
         self._show(self.done, description)
 
 
 @contextmanager
 def progress(description: str, total: float | None = None, *, after: float = 0.0) -> Iterator[Step]:
-    """Show how a long job goes: a bar on a terminal, otherwise a line now and then.
+    """Show the progress of a long job: a bar on a terminal, otherwise a line every few seconds.
 
     Args:
-        description: what is being done, in the present participle.
-        total: how much there is to do; None when nobody knows.
-        after: seconds of silence before the first line, where there is no bar.
+        description: what is being done, as "packing m.mar".
+        total: the amount of work; None if unknown.
+        after: seconds before the first line outside a terminal.
     """
     with (
         _bar(description, total)
@@ -117,7 +112,7 @@ def progress(description: str, total: float | None = None, *, after: float = 0.0
 
 @contextmanager
 def telling() -> Iterator[Callable[[str], None]]:
-    """Progress by messages, of which the first begins it; see :data:`PATIENCE` for where there is no terminal."""
+    """Show progress by messages, from the first one on; outside a terminal only after :data:`PATIENCE`."""
     with ExitStack() as stack:
         steps: list[Step] = []
 

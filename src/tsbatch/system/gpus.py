@@ -1,4 +1,4 @@
-"""What the GPUs of this machine have and hold, in bytes, as nvidia-smi tells it."""
+"""Memory of this machine's GPUs in bytes, read from nvidia-smi."""
 
 from __future__ import annotations
 
@@ -13,43 +13,40 @@ SECONDS = 30.0
 
 
 def held(pids: Collection[int]) -> dict[int, Counter[str]]:
-    """What these processes hold of each GPU; empty where nobody can tell.
+    """Return each process's memory by GPU; empty if nvidia-smi does not know the processes.
 
-    In a container without the host's processes it knows none of them.
+    That is so in a container that does not see the host's processes.
     """
     found: dict[int, Counter[str]] = {}
     if not pids:
         return found
-    for gpu, pid, memory in _ask("--query-compute-apps=gpu_uuid,pid,used_memory"):
+    for gpu, pid, memory in _query("--query-compute-apps=gpu_uuid,pid,used_memory"):
         if pid.isdigit() and int(pid) in pids:
             found.setdefault(int(pid), Counter())[gpu] += int(memory) * MEBIBYTE
     return found
 
 
 def free() -> dict[str, int]:
-    """What is free on each GPU."""
+    """Return the free memory of each GPU."""
     return _of_each("memory.free")
 
 
 def total() -> dict[str, int]:
-    """What each GPU has."""
+    """Return the size of each GPU's memory."""
     return _of_each("memory.total")
 
 
 def together(processes: Iterable[Mapping[str, int]]) -> Counter[str]:
-    """What processes hold of each GPU together."""
-    found: Counter[str] = Counter()
-    for one in processes:
-        found.update(one)
-    return found
+    """Add up the memory of several processes by GPU."""
+    return sum(map(Counter, processes), Counter())
 
 
 def _of_each(what: str) -> dict[str, int]:
-    return {gpu: int(memory) * MEBIBYTE for gpu, memory in _ask(f"--query-gpu=uuid,{what}")}
+    return {gpu: int(memory) * MEBIBYTE for gpu, memory in _query(f"--query-gpu=uuid,{what}")}
 
 
-def _ask(query: str) -> list[list[str]]:
-    """Its rows whose last cell is a number."""
+def _query(query: str) -> list[list[str]]:
+    """Return nvidia-smi's rows whose last cell is a number."""
     if shutil.which(PROGRAM) is None:
         return []
     command = [PROGRAM, query, "--format=csv,noheader,nounits"]

@@ -9,18 +9,18 @@ import socket
 from tsbatch.errors import ServerError
 
 LOWEST, HIGHEST = 20_000, 32_000
-"""Below the ports that outgoing connections get (Linux from 32768, others from 49152), which come and go."""
+"""Below the ports that systems give to outgoing connections (Linux from 32768, others from 49152)."""
 
 
 def free_ports(count: int, *, consecutive: bool = False) -> list[int]:
-    """Ports on which nobody listens now.
+    """Find ports on which no program listens now.
 
     Args:
         count: how many.
-        consecutive: one after the other, as TorchServe's worker ports are.
+        consecutive: in one block, as TorchServe needs for its workers.
 
     Raises:
-        ServerError: when no free ones were found.
+        ServerError: there are not enough.
     """
     if consecutive:
         for _ in range(100):
@@ -32,14 +32,14 @@ def free_ports(count: int, *, consecutive: bool = False) -> list[int]:
         found = [port for port in random.sample(range(LOWEST, HIGHEST), count + 200) if is_free(port)]
         if len(found) >= count:
             return found[:count]
-    raise ServerError(f"found no {count} free ports between {LOWEST} and {HIGHEST}")
+    raise ServerError(f"no {count} free ports between {LOWEST} and {HIGHEST}; stop programs that listen there")
 
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:
-    """Whether one could listen there now."""
+    """Whether a program could listen on this port now."""
     with socket.socket() as probe:
         if os.name == "posix":
-            # As Java does there: a port whose last connections are just closing can be used.
+            # As Java does there: a port can be used again while its last connections are closing.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))

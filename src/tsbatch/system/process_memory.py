@@ -1,4 +1,4 @@
-"""What memory a process holds alone, and what it shares: bytes, for the worker itself and for whoever watches it."""
+"""Private, shared and peak memory of a process, and free memory of the machine, in bytes."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ CGROUPS = (
     (Path("/sys/fs/cgroup"), "memory.max", "memory.current"),
     (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes"),
 )
-"""Where a control group says its limit and use, version 2 and version 1."""
+"""Files with the limit and the use of the control group, version 2 and version 1."""
 
 OOM_COUNTER = Path("/proc/vmstat")
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes of one process.
+    """Memory of one process in bytes.
 
     Attributes:
-        private: held by this process alone; what another worker of the same model costs.
-        shared: mapped by others too, or read from files that they would share.
-        peak: the most it ever held in memory, shared or not.
+        private: used by this process alone; what another worker of the same model costs.
+        shared: mapped by other processes too, or read from files that they would share.
+        peak: largest resident size so far, shared memory included.
     """
 
     private: int
@@ -38,10 +38,10 @@ class Memory:
 
 
 def memory_of(pid: int) -> Memory:
-    """The memory of a running process.
+    """Measure a running process.
 
     Raises:
-        psutil.Error: there is no such process, or it is somebody else's.
+        psutil.Error: there is no such process, or it belongs to another user.
     """
     resident, peak = resident_and_peak(pid)
     try:
@@ -52,21 +52,21 @@ def memory_of(pid: int) -> Memory:
 
 
 def resident_and_peak(pid: int) -> tuple[int, int]:
-    """Bytes that a process holds in memory now, and the most it ever held.
+    """Return a process's resident size now and at its peak, in bytes.
 
     Raises:
-        psutil.Error: there is no such process, or it is somebody else's.
+        psutil.Error: there is no such process, or it belongs to another user.
     """
     info = psutil.Process(pid).memory_info()
     try:
         peak = _kilobytes(Path(f"/proc/{pid}/status").read_text(), "VmHWM:")
     except (OSError, ValueError):
-        peak = int(getattr(info, "peak_wset", info.rss))  # Windows keeps it under this name
+        peak = int(getattr(info, "peak_wset", info.rss))  # the name of the peak on Windows
     return info.rss, max(info.rss, peak)
 
 
 def available() -> int:
-    """Bytes that new processes may use here: what is free, within the control group's limit."""
+    """Return the bytes that new processes can use: the free memory within the control group's limit."""
     groups = (_left(*group) for group in CGROUPS)
     return min([psutil.virtual_memory().available, *(left for left in groups if left is not None)])
 
@@ -75,14 +75,14 @@ def _left(folder: Path, limit: str, used: str) -> int | None:
     try:
         left = int((folder / limit).read_text()) - int((folder / used).read_text())
         figures = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-    except (OSError, ValueError):  # there is none, or it is "max"
+    except (OSError, ValueError):  # no control group, or its limit is "max"
         return None
-    # Files that were read count as used, and make room when it is needed.
+    # The file cache counts as used, but the system frees it on demand.
     return left + int(figures.get("total_inactive_file", figures.get("inactive_file", 0)))
 
 
 def kills() -> int | None:
-    """How many processes this machine has killed for memory since it started; None where nobody counts."""
+    """Return how many processes the machine's OOM killer has killed since boot; None if the system does not count."""
     if sys.platform != "linux":
         return None
     try:
@@ -99,4 +99,4 @@ def _kilobytes(text: str, key: str) -> int:
     for line in text.splitlines():
         if line.startswith(key):
             return int(line.split()[1]) * KILOBYTE
-    raise ValueError(f"no {key} in what the system says of a process")
+    raise ValueError(f"/proc has no {key} for this process")

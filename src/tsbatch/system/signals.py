@@ -1,4 +1,4 @@
-"""Signals that end a program which has started a server."""
+"""Clean shutdown on SIGTERM and SIGHUP."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ SIGNALS: list[signal.Signals] = [
 
 @contextlib.contextmanager
 def end_on_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end as Ctrl-C does; only the first counts, so that cleaning up is not interrupted.
+    """Turn SIGTERM and SIGHUP into KeyboardInterrupt; later signals are ignored, so they cannot interrupt the cleanup.
 
-    Put it around ``with Server.start(...)`` in a script: Python ends at once on SIGTERM otherwise, and the
-    server stays. To be used in the main thread, as Python demands for signals.
+    Put it around ``with Server.start(...)`` in a script: without it, Python ends at once on SIGTERM and leaves the
+    server running. Python allows signal handlers in the main thread only.
     """
 
     def first(_number: int, _frame: FrameType | None) -> None:
@@ -25,9 +25,9 @@ def end_on_signals() -> Iterator[None]:
             signal.signal(one, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    # nohup ignores SIGHUP, and means it.
-    heard = [one for one in SIGNALS if not (one.name == "SIGHUP" and signal.getsignal(one) == signal.SIG_IGN)]
-    before = {one: signal.signal(one, first) for one in heard}
+    # Under nohup SIGHUP is ignored, and stays so.
+    handled = [one for one in SIGNALS if not (one.name == "SIGHUP" and signal.getsignal(one) == signal.SIG_IGN)]
+    before = {one: signal.signal(one, first) for one in handled}
     try:
         yield
     finally:

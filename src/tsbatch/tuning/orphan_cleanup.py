@@ -1,39 +1,30 @@
-"""Ends a private server whose tuner was killed: ``python -m tsbatch.tuning.orphan_cleanup NAME PID CREATED``.
+"""Stop a private server whose tuner was killed: ``python -m tsbatch.tuning.orphan_cleanup NAME PID CREATED``.
 
-A tuner that is told to end stops its server itself. One that gets SIGKILL can do nothing; this small process looks
-after it and then does what is left.
+A tuner that gets a signal stops its server itself. After SIGKILL it cannot, so this small process waits for the
+tuner's end and then stops the server.
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
-import time
 
 from tsbatch.serving import instance as instances
-from tsbatch.serving.instance import own_process
-from tsbatch.system.processes import ProcessRef, apart
+from tsbatch.system.polling import wait_until
+from tsbatch.system.processes import ProcessRef, own_process, start_detached
 
 SECONDS_BETWEEN_LOOKS = 0.3
 
 
 def spawn(name: str) -> subprocess.Popen[bytes]:
-    """Let somebody look after this process and the server of that name, which need not be there yet."""
+    """Start the process that watches this one; the server of that name need not exist yet."""
     tuner = own_process()
-    words = [name, str(tuner.pid), repr(tuner.created)]
-    return subprocess.Popen(
-        [sys.executable, "-m", "tsbatch.tuning.orphan_cleanup", *words],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        **apart(),
-    )
+    return start_detached("tsbatch.tuning.orphan_cleanup", name, str(tuner.pid), repr(tuner.created))
 
 
 def watch(name: str, tuner: ProcessRef) -> None:
-    """Wait until the tuner has ended, then end the server."""
-    while tuner.running():
-        time.sleep(SECONDS_BETWEEN_LOOKS)
+    """Wait until the tuner has ended, then stop the server."""
+    wait_until(lambda: not tuner.running(), interval=SECONDS_BETWEEN_LOOKS)
     left = instances.load(name)
     if left is not None:
         left.stop()

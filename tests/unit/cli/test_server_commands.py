@@ -22,10 +22,10 @@ def test_every_verb_is_there(verb, capsys):
     "words, message",
     [
         (["serve", "--models", "none.mar"], "no such archive: none.mar"),
-        (["serve", "--model-store", "nowhere"], "the model store nowhere is no folder"),
+        (["serve", "--model-store", "nowhere"], "the model store nowhere is not a folder"),
         (["serve", "--config", "none.properties"], "cannot read none.properties"),
-        (["serve", "--name", "a/b"], "is no instance name"),
-        (["stop"], "no server named 'default' is running; running: none"),
+        (["serve", "--name", "a/b"], "invalid instance name"),
+        (["stop"], "no server named 'default' is running (running: none)"),
         (["models"], "no server named 'default' is running"),
         (["register", "x.mar", "--batch-size", "0"], "--batch-size"),
         (["register", "x.mar", "--default", "--initial-workers", "0"], "--default needs a worker"),

@@ -13,7 +13,7 @@ from tsbatch.diagnosis.prometheus import Scrape
 class Management:
     """Tells of one model, version 1.0, with two workers: this process and one that is gone."""
 
-    here = True
+    is_local = True
 
     def __init__(self):
         self.model = {

@@ -15,9 +15,8 @@ from tsbatch.errors import ServerError, UsageError
 from tsbatch.operations import connection, rollback
 from tsbatch.operations.reconfiguration import changing
 from tsbatch.serving import instance as instances
-from tsbatch.serving.instance import own_process
 from tsbatch.serving.management_client import ModelNotFound
-from tsbatch.system.processes import ProcessRef
+from tsbatch.system.processes import ProcessRef, own_process
 
 GONE = ProcessRef(2**22 - 1, 1.0)
 
@@ -53,9 +52,9 @@ class Management:
         self.done.append(("unregister", version))
         self.all.remove(version)
 
-    def scale(self, name, workers, version=None, *, most=None, synchronous=True):
-        self.done.append(("scale", workers, most))
-        self.settings |= {"minWorkers": workers, "maxWorkers": most}
+    def scale(self, name, workers, version=None, *, max_workers=None, synchronous=True):
+        self.done.append(("scale", workers, max_workers))
+        self.settings |= {"minWorkers": workers, "maxWorkers": max_workers}
 
 
 @pytest.fixture

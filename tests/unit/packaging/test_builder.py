@@ -291,7 +291,7 @@ def test_what_was_written_is_told_though_another_has_replaced_it(tmp_path, model
     """20 packings at once: each tells its own."""
     lone = write_hashed(embedding(model), tmp_path / "lone", form=form)
     remove = shutil.rmtree if form == "folder" else os.unlink
-    rename = "_renamed" if form == "folder" else "_take_place"
+    rename = "_renamed" if form == "folder" else "_rename_file"
     original = getattr(atomic_write, rename)
 
     def and_gone(part, target, **options):

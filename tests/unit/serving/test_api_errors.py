@@ -7,7 +7,7 @@ import json
 import httpx
 import pytest
 
-from tsbatch.serving.api_errors import is_stumble, is_token_error, message_of
+from tsbatch.serving.api_errors import is_race, is_token_error, message_of
 
 
 def answer(status, told):
@@ -23,7 +23,7 @@ def answer(status, told):
         ({"code": 500}, '{"code": 500}'),
         (["busy"], '["busy"]'),
         (b"<html>", "<html>"),
-        (b"", "the server answered 500"),
+        (b"", "the server answered with status 500"),
     ],
 )
 def test_what_an_answer_says_is_one_line(told, message):
@@ -31,7 +31,7 @@ def test_what_an_answer_says_is_one_line(told, message):
 
 
 @pytest.mark.parametrize(
-    "status, told, stumbled",
+    "status, told, race",
     [
         (500, {"type": "ConcurrentModificationException"}, True),
         (500, {"type": "NullPointerException", "message": "x"}, True),
@@ -42,8 +42,8 @@ def test_what_an_answer_says_is_one_line(told, message):
         (500, b"NullPointerException", False),
     ],
 )
-def test_a_stumble_is_known_by_its_type(status, told, stumbled):
-    assert is_stumble(answer(status, told)) is stumbled
+def test_a_race_is_known_by_its_type(status, told, race):
+    assert is_race(answer(status, told)) is race
 
 
 def test_a_refused_token_is_a_400_with_its_type():

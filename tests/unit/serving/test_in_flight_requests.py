@@ -82,10 +82,10 @@ def test_drained_is_when_nothing_waits_or_computes_for_a_while(tmp_path):
     steps = [(3, line(SENT)), (1,), (0,), (0, line(BACK)), *([(0,)] * 50)]
     looks = drained(tmp_path, steps, told)
     assert told == [
-        "draining m 1.0: 3 waiting, 1 batches computing",
-        "draining m 1.0: 1 waiting, 1 batches computing",
-        "draining m 1.0: 0 waiting, 1 batches computing",
-        "draining m 1.0: 0 waiting, 0 batches computing",
+        "draining m 1.0: 3 requests waiting, 1 batches computing",
+        "draining m 1.0: 1 requests waiting, 1 batches computing",
+        "draining m 1.0: 0 requests waiting, 1 batches computing",
+        "draining m 1.0: 0 requests waiting, 0 batches computing",
     ]
     assert looks > 4 + 3, "longer than the second and a half that a request may be nowhere to be seen"
 
@@ -103,7 +103,7 @@ def test_a_log_that_does_not_say_is_waited_out(tmp_path):
 
 @pytest.mark.usefixtures("clock")
 def test_a_version_that_does_not_get_done_is_an_error(tmp_path):
-    says = r"m 1\.0 does not get done: 2 requests waiting, 1 batches computing, nothing moved for 150 s"
+    says = r"m 1\.0 does not finish its requests: 2 requests waiting, 1 batches computing, no progress for 150 s"
     with pytest.raises(ServerError, match=says):
         drained(tmp_path, [(2, line(SENT)), *([(2,)] * 2000)])
 

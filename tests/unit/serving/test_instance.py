@@ -11,7 +11,7 @@ import pytest
 from tsbatch.errors import ServerError, UsageError
 from tsbatch.serving import instance as instances
 from tsbatch.serving.instance import Instance
-from tsbatch.system.processes import MARK, ProcessRef
+from tsbatch.system.processes import MARK, ProcessRef, own_process
 from tsbatch.system.state_directory import state_folder
 
 
@@ -42,7 +42,7 @@ def instance(work, sleeper):
     return Instance(
         name="mine",
         process=ProcessRef.of(sleeper.pid),
-        owner=instances.own_process(),
+        owner=own_process(),
         work_dir=work,
         log_dir=work / "logs",
         model_store=work / "store",
@@ -76,10 +76,10 @@ def test_a_dead_one_is_told_once_and_cleaned(instance, sleeper, work):
     instance.save()
     sleeper.kill()
     sleeper.wait()
-    with pytest.raises(ServerError, match=f"process {sleeper.pid}.* ended by itself"):
+    with pytest.raises(ServerError, match=f"process {sleeper.pid}.* ended unexpectedly"):
         instances.find("mine")
     assert not work.exists()
-    with pytest.raises(UsageError, match="no server named 'mine' is running; running: none"):
+    with pytest.raises(UsageError, match="no server named 'mine' is running \\(running: none\\)"):
         instances.find("mine")
 
 
@@ -90,7 +90,7 @@ def test_a_pid_used_again_is_not_the_server(instance):
 
 
 def test_a_server_that_took_the_name_over_keeps_its_file(instance):
-    other = replace(instance, process=instances.own_process())
+    other = replace(instance, process=own_process())
     other.save()
     instance.forget()
     assert instances.load("mine") == other
@@ -105,7 +105,7 @@ def test_only_a_work_folder_is_ever_removed(instance, tmp_path):
 
 @pytest.mark.parametrize("name", ["", "../up", "a/b", ".hidden", "x" * 65])
 def test_names_that_are_no_names(name):
-    with pytest.raises(UsageError, match="is no instance name"):
+    with pytest.raises(UsageError, match="invalid instance name"):
         instances.load(name)
 
 

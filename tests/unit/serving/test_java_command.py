@@ -82,9 +82,9 @@ HEAP = "Invalid maximum heap size: -Xmx1k1"
     [
         (f"{HEAP}\nError: Could not create the Java Virtual Machine.\n", HEAP),
         (f"WARNING: sun.misc\nx\n{BOUND}\n\tat x\n", BOUND),
-        ("WARNING: x\nModel server started.\n", "it said nothing"),
+        ("WARNING: x\nModel server started.\n", "it printed nothing"),
     ],
 )
 def test_why_java_ended(tmp_path, text, last):
     (tmp_path / java_command.CONSOLE).write_text(text)
-    assert java_command.last_words(tmp_path) == last
+    assert java_command.error_in_console(tmp_path) == last

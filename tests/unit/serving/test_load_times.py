@@ -5,7 +5,7 @@ import os
 import pytest
 
 from tsbatch.serving import instance as instances
-from tsbatch.serving.load_times import MOST, recall, remember
+from tsbatch.serving.load_times import MAX_ARCHIVES, LoadTime, recall, remember
 from tsbatch.system.state_directory import state_folder
 
 ENOUGH = 280
@@ -26,10 +26,10 @@ def archive(tmp_path):
 def test_what_was_measured_is_known_until_the_archive_changes(archive, tmp_path):
     assert recall(archive) is None
     remember(archive, 183.0, ENOUGH)
-    assert recall(archive) == (183.0, 280)
+    assert recall(archive) == LoadTime(183.0, 280)
     link = tmp_path / "link.mar"
     link.symlink_to(archive)
-    assert recall(link) == (183.0, 280)
+    assert recall(link) == LoadTime(183.0, 280)
     os.utime(archive, (1, 1))
     assert recall(archive) is None
     archive.unlink()
@@ -44,7 +44,7 @@ def test_it_is_no_server(archive):
 
 
 def test_the_oldest_are_forgotten(tmp_path):
-    archives = [tmp_path / f"{number}.mar" for number in range(MOST + 1)]
+    archives = [tmp_path / f"{number}.mar" for number in range(MAX_ARCHIVES + 1)]
     for archive in archives:
         archive.write_bytes(b"")
         remember(archive, 1.0, ENOUGH)

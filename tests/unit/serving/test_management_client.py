@@ -74,7 +74,7 @@ def fake():
 @pytest.fixture
 def api(fake, monkeypatch):
     monkeypatch.setattr(module, "SECONDS_BETWEEN_LOOKS", 0.01)
-    monkeypatch.setattr(module, "SECONDS_FOR_LAST_WORDS", 0.01)
+    monkeypatch.setattr(module, "SECONDS_BEFORE_RETRY", 0.01)
     with Management(fake.address, FixedToken("secret")) as client:
         yield client
 
@@ -94,7 +94,7 @@ def test_scaling_sets_both_ends(fake, api):
 
 def test_a_model_may_keep_more_workers_than_it_has_to_have(fake, api):
     fake.answer("PUT", "/models/m", (202, {"status": "…"}))
-    api.scale("m", 2, most=4)
+    api.scale("m", 2, max_workers=4)
     assert (fake.calls[0][2]["min_worker"], fake.calls[0][2]["max_worker"]) == ("2", "4")
 
 
@@ -120,13 +120,13 @@ def test_a_token_renewed_in_between_is_tried_again(fake, api):
 @pytest.mark.parametrize(
     "answer, error, message",
     [
-        (TOKEN_ERROR, UsageError, "does not take the management token; set TSBATCH_TOKEN"),
+        (TOKEN_ERROR, UsageError, "rejects the management token; set TSBATCH_TOKEN"),
         ((404, {"message": "Model not found: m"}), ModelNotFound, "Model not found: m; the server has: a"),
         ((405, {"message": "not allowed"}), ServerError, "started without enable_model_api=true"),
         ((409, {"message": "Model version 1.0 is already\nregistered"}), UsageError, "1.0 is already registered$"),
         ((500, {"message": "Failed to start workers"}), ServerError, "Failed to start workers"),
         ((500, b"<html>"), ServerError, "<html>"),
-        ((503, b""), ServerError, "the server answered 503"),
+        ((503, b""), ServerError, "the server answered with status 503"),
     ],
 )
 def test_errors_become_one_line(fake, api, answer, error, message):
@@ -144,7 +144,7 @@ def test_an_address_that_is_not_torchserves(fake, api):
 
 def test_a_name_that_torchserve_takes_for_its_token_api(fake, api):
     fake.answer("GET", "/models/tokenizer", TOKEN_ERROR)
-    with pytest.raises(UsageError, match="a name that does not begin with 'token'"):
+    with pytest.raises(UsageError, match="a name that does not start with 'token'"):
         api.describe("tokenizer")
 
 
@@ -170,7 +170,7 @@ def test_waiting_looks_at_the_workers(fake, api):
 
 def test_waiting_ends(fake, api):
     fake.answer("GET", "/models/m", (200, [described(ready=0)]))
-    with pytest.raises(ServerError, match=r"m 1.0 has 0 of 1 workers READY after 0 s"):
+    with pytest.raises(ServerError, match=r"m 1.0 has only 0 of 1 workers READY after 0 s"):
         api.wait_ready("m", timeout=0.05)
 
 
@@ -273,38 +273,38 @@ class TestRegistration:
 
 
 def test_the_reason_is_waited_for_when_the_last_words_are_lost(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "SECONDS_FOR_LAST_WORDS", 0)
-    reasons = [Reason("without a word", certain=False), Reason("ValueError: x")]
+    monkeypatch.setattr(module, "SECONDS_BEFORE_RETRY", 0)
+    reasons = [Reason("without output", certain=False), Reason("ValueError: x")]
     log = WorkerLog(tmp_path)
-    monkeypatch.setattr(log, "reason", lambda _name, _version, _ids: reasons.pop(0))
-    assert module.last_words(log, ModelVersion("m", "1.0")) == Reason("ValueError: x")
+    monkeypatch.setattr(log, "reason", lambda *_: reasons.pop(0) if len(reasons) > 1 else reasons[0])
+    assert module.cause_of_death(log, ModelVersion("m", "1.0")) == Reason("ValueError: x")
 
 
-STUMBLES = [
+RACES = [
     (500, {"code": 500, "type": "ConcurrentModificationException"}),
     (500, {"type": "NullPointerException", "message": 'Cannot invoke "Job.isControlCmd()" because "job" is null'}),
 ]
 """Seen on a real server: a worker was killed while another call walked through the workers; one was just ended."""
 
 
-@pytest.fixture(params=STUMBLES, ids=["without a message", "with one"])
-def stumble(request):
+@pytest.fixture(params=RACES, ids=["without a message", "with one"])
+def race(request):
     return request.param
 
 
-def test_a_stumble_of_torchserve_is_asked_again(fake, api, stumble):
-    fake.answer("PUT", "/models/m", stumble, stumble, (200, {}))
+def test_a_race_of_torchserve_is_tried_again(fake, api, race):
+    fake.answer("PUT", "/models/m", race, race, (200, {}))
     api.scale("m", 2)
     assert [call[2]["min_worker"] for call in fake.calls] == ["2", "2", "2"]
-    fake.answer("GET", "/models/m", stumble, (200, [described()]))
+    fake.answer("GET", "/models/m", race, (200, [described()]))
     assert api.describe("m")["modelName"] == "m"
-    fake.answer("PUT", "/models/m/1.0/set-default", stumble, (200, {}))
+    fake.answer("PUT", "/models/m/1.0/set-default", race, (200, {}))
     api.set_default("m", "1.0")
 
 
 @pytest.mark.parametrize("ended", [lambda api: api.unregister("m"), lambda api: api.scale("m", 0)])
 def test_the_workers_but_one_are_ended_first(fake, api, ended):
-    """TorchServe forgets the list of workers before it walks through it: who trips then leaves the rest running."""
+    """TorchServe drops the list of workers before iterating over it, so an error leaves the rest running."""
     fake.answer("GET", "/models/m", (200, [described(wanted=3)]))
     fake.answer("GET", "/models/m/all", (200, [described(wanted=3)]))
     for method in ("PUT", "DELETE"):
@@ -328,36 +328,36 @@ def test_a_version_that_torchserve_refuses_to_drop_keeps_its_workers(fake, api):
     assert "PUT" not in {call[0] for call in fake.calls}
 
 
-def test_a_stumble_while_unregistering_is_none_when_the_model_is_gone(fake, api, stumble):
-    fake.answer("DELETE", "/models/m", stumble, (404, {"message": "Model not found: m"}))
+def test_a_race_while_unregistering_is_no_error_when_the_model_is_gone(fake, api, race):
+    fake.answer("DELETE", "/models/m", race, (404, {"message": "Model not found: m"}))
     api.unregister("m")
     assert [call[0] for call in fake.calls].count("DELETE") == 2
 
 
-def test_a_model_that_goes_while_it_is_scaled_is_told(fake, api, stumble):
-    fake.answer("PUT", "/models/m", stumble, (404, {"message": "Model not found: m"}))
+def test_a_model_that_goes_while_it_is_scaled_is_told(fake, api, race):
+    fake.answer("PUT", "/models/m", race, (404, {"message": "Model not found: m"}))
     fake.answer("GET", "/models", (200, {"models": []}))
     with pytest.raises(ModelNotFound):
         api.scale("m", 2)
 
 
-def test_registering_is_never_asked_again(fake, api, stumble):
-    fake.answer("POST", "/models", stumble)
+def test_registering_is_never_tried_again(fake, api, race):
+    fake.answer("POST", "/models", race)
     with pytest.raises(ServerError) as caught:
         api.register("m.mar")
     assert len(fake.calls) == 1
     assert "again" not in str(caught.value), "a version that is registered half would be refused"
 
 
-def test_stumbling_on_and_on_is_told_by_its_name(fake, api):
-    fake.answer("PUT", "/models/m", STUMBLES[0])
-    with pytest.raises(ServerError, match=r"tripped .* \(ConcurrentModificationException\); do the same again"):
+def test_repeated_races_are_reported(fake, api):
+    fake.answer("PUT", "/models/m", RACES[0])
+    with pytest.raises(ServerError, match=r"failed while .* \(ConcurrentModificationException\); try again"):
         api.scale("m", 2)
     assert len(fake.calls) == module.TRIES
 
 
 @pytest.mark.parametrize("answer", [b"busy", {"message": "busy"}, ["busy"]])
-def test_an_answer_of_any_shape_is_no_stumble(fake, api, answer):
+def test_an_answer_of_any_shape_is_no_race(fake, api, answer):
     fake.answer("PUT", "/models/m", (500, answer))
     with pytest.raises(ServerError, match="busy"):
         api.scale("m", 2)

@@ -78,7 +78,7 @@ def test_a_refused_or_unreachable_renewal(tmp_path, token_server):
     write_keys(tmp_path, 1)
     keys = json.loads((tmp_path / tokens.KEY_FILE).read_text())
     (tmp_path / tokens.KEY_FILE).write_text(json.dumps({**keys, "API": {"key": "wrong"}}))
-    with pytest.raises(ServerError, match="answered 400"):
+    with pytest.raises(ServerError, match="answered with status 400"):
         KeyFile(tmp_path, address, 100).renew()
     with pytest.raises(ServerError, match="cannot renew the inference token"):
         KeyFile(tmp_path, "http://127.0.0.1:9", 100).renew()

@@ -4,7 +4,7 @@ from __future__ import annotations
 import pytest
 
 from tsbatch.serving import worker_log
-from tsbatch.serving.worker_log import LONGEST, Reason, Tail, WorkerLog, errors_in, reason_in
+from tsbatch.serving.worker_log import MAX_LENGTH, Reason, Tail, WorkerLog, errors_in, reason_in
 
 # Lines of a real TorchServe 0.12.0.
 SERVER = """\
@@ -52,7 +52,7 @@ def test_a_death_and_its_reason(logs):
     write(SERVER, MODEL)
     assert log.died("bad", "1.0")
     assert log.reason("bad", "1.0") == Reason("ValueError: the weights are wrong (bad.py:4)")
-    assert log.refused() == {"nix.mar": "Model not found at: nix.mar"}
+    assert log.rejected() == {"nix.mar": "Model not found at: nix.mar"}
 
 
 def test_scaling_down_is_no_death_and_other_versions_are_others(logs):
@@ -97,7 +97,7 @@ def test_a_worker_that_was_killed_for_memory(logs, monkeypatch):
     write(SERVER)
     assert not log.reason("bad", "1.0").certain
     monkeypatch.setattr(worker_log, "kills", lambda: 1_000_000)
-    assert log.reason("bad", "1.0") == Reason("the worker was killed for memory while it loaded")
+    assert log.reason("bad", "1.0") == Reason("the worker was killed while loading because memory ran out")
     write(model=MODEL)
     assert log.reason("bad", "1.0").text.startswith("ValueError")
 
@@ -187,10 +187,10 @@ ENTRY = "Traceback (most recent call last):"
             ],
             "the tokenizer cannot be loaded from the archive",
         ),
-        (["Torch worker started.", "cannot go on", ""], "the worker ended; its last words: cannot go on"),
+        (["Torch worker started.", "cannot go on", ""], "the worker ended; its last output: cannot go on"),
         (
             ["Torch worker started.", "[METRICS]x"],
-            "the worker ended without a word; out of memory, or sys.exit in the handler",
+            "the worker ended without output; out of memory, or sys.exit in the handler",
         ),
     ],
 )
@@ -211,9 +211,9 @@ def test_an_exception_cut_off_at_the_end():
 
 def test_a_librarys_warning_is_no_last_word():
     warning = "/x/backend.py:53: FutureWarning: this is deprecated", "  if hasattr(torch, 'x'):"
-    assert "ended without a word" in str(reason_in([*warning]))
-    assert str(reason_in(["giving up", *warning])) == "the worker ended; its last words: giving up"
+    assert "ended without output" in str(reason_in([*warning]))
+    assert str(reason_in(["giving up", *warning])) == "the worker ended; its last output: giving up"
 
 
 def test_a_reason_has_an_end():
-    assert len(str(reason_in([ENTRY, FRAME, f"RuntimeError: {'key ' * 1000}"]))) == LONGEST
+    assert len(str(reason_in([ENTRY, FRAME, f"RuntimeError: {'key ' * 1000}"]))) == MAX_LENGTH

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from tsbatch.system.atomic_write import appearing, appearing_folder
+from tsbatch.system.atomic_write import atomic_file, atomic_folder
 
 
 @pytest.fixture(params=["nameless", "named"])
@@ -23,7 +23,7 @@ def either_way(request, monkeypatch):
 def test_the_file_appears_whole_and_replaces_the_old_one(tmp_path):
     target = tmp_path / "m.mar"
     target.write_bytes(b"old")
-    with appearing(target) as stream:
+    with atomic_file(target) as stream:
         stream.write(b"new")
         stream.flush()
         assert target.read_bytes() == b"old"
@@ -33,7 +33,7 @@ def test_the_file_appears_whole_and_replaces_the_old_one(tmp_path):
 
 @pytest.mark.usefixtures("either_way")
 def test_its_mode_is_that_of_any_new_file(tmp_path):
-    with appearing(tmp_path / "m.mar") as stream:
+    with atomic_file(tmp_path / "m.mar") as stream:
         stream.write(b"new")
     (tmp_path / "other").write_bytes(b"")
     assert (tmp_path / "m.mar").stat().st_mode == (tmp_path / "other").stat().st_mode
@@ -51,7 +51,7 @@ def test_an_interruption_leaves_the_old_file_and_nothing_else(tmp_path, error):
 
 
 def _fail_half_way(target, error):
-    with appearing(target) as stream:
+    with atomic_file(target) as stream:
         stream.write(b"half")
         raise error
 
@@ -59,8 +59,8 @@ def _fail_half_way(target, error):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from tsbatch.system.atomic_write import appearing
-with appearing(Path(sys.argv[1])) as stream:
+from tsbatch.system.atomic_write import atomic_file
+with atomic_file(Path(sys.argv[1])) as stream:
     stream.write(b"half" * 100_000)
     stream.flush()
     os.kill(os.getpid(), signal.SIGKILL)
@@ -84,7 +84,7 @@ def test_without_leave_nobody_s_place_is_taken(tmp_path):
 
 
 def _be_slower_than_another(target):
-    with appearing(target, replace=False) as stream:
+    with atomic_file(target, replace=False) as stream:
         stream.write(b"mine")
         target.write_bytes(b"another's")
 
@@ -92,9 +92,9 @@ def _be_slower_than_another(target):
 def test_a_file_system_without_hard_links(tmp_path, monkeypatch):
     monkeypatch.delattr(os, "O_TMPFILE", raising=False)
     monkeypatch.setattr(os, "link", lambda *names: (_ for _ in ()).throw(OSError("no links")))
-    with appearing(tmp_path / "m", replace=False) as stream:
+    with atomic_file(tmp_path / "m", replace=False) as stream:
         stream.write(b"1")
-    with pytest.raises(FileExistsError), appearing(tmp_path / "m", replace=False):
+    with pytest.raises(FileExistsError), atomic_file(tmp_path / "m", replace=False):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
@@ -107,7 +107,7 @@ def fill(folder, text):
 def test_a_folder_appears_whole_and_replaces_the_old_one(tmp_path):
     target = tmp_path / "m"
     for text in ("old", "new"):
-        with appearing_folder(target) as folder:
+        with atomic_folder(target) as folder:
             fill(folder, text)
             assert not (target / "deep").exists() or (target / "deep" / "file").read_text() == "old"
     assert (target / "deep" / "file").read_text() == "new"
@@ -125,11 +125,11 @@ def test_a_folder_takes_nobody_s_place_without_leave(tmp_path, what):
     else:
         target.mkdir()
     if what == "empty":
-        with appearing_folder(target, replace=False) as folder:
+        with atomic_folder(target, replace=False) as folder:
             fill(folder, "new")
         assert (target / "deep" / "file").read_text() == "new"
     else:
-        with pytest.raises(FileExistsError), appearing_folder(target, replace=False) as folder:
+        with pytest.raises(FileExistsError), atomic_folder(target, replace=False) as folder:
             fill(folder, "new")
         assert target.is_file() or (target / "deep" / "file").read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]
@@ -137,7 +137,7 @@ def test_a_folder_takes_nobody_s_place_without_leave(tmp_path, what):
 
 def test_an_interruption_leaves_the_old_folder_and_nothing_else(tmp_path):
     target = tmp_path / "m"
-    with appearing_folder(target) as folder:
+    with atomic_folder(target) as folder:
         fill(folder, "old")
     with pytest.raises(KeyboardInterrupt):
         interrupt(target)
@@ -146,7 +146,7 @@ def test_an_interruption_leaves_the_old_folder_and_nothing_else(tmp_path):
 
 
 def interrupt(target):
-    with appearing_folder(target) as folder:
+    with atomic_folder(target) as folder:
         fill(folder, "new")
         raise KeyboardInterrupt
 
@@ -170,7 +170,7 @@ def at_once(write):
 
 def test_folders_of_one_name_written_at_once_do_not_meet(tmp_path):
     def write(text):
-        with appearing_folder(tmp_path / "m") as folder:
+        with atomic_folder(tmp_path / "m") as folder:
             fill(folder, text)
 
     assert at_once(write) == []
@@ -181,7 +181,7 @@ def test_folders_of_one_name_written_at_once_do_not_meet(tmp_path):
 @pytest.mark.usefixtures("either_way")
 def test_files_of_one_name_written_at_once_do_not_meet(tmp_path):
     def write(text):
-        with appearing(tmp_path / "m") as stream:
+        with atomic_file(tmp_path / "m") as stream:
             stream.write(text.encode())
 
     assert at_once(write) == []
@@ -189,16 +189,12 @@ def test_files_of_one_name_written_at_once_do_not_meet(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 
-KILLED_FOLDER = (
-    KILLED.replace("appearing", "appearing_folder")
-    .replace(
-        """    stream.write(b"half" * 100_000)
+KILLED_FOLDER = KILLED.replace("atomic_file", "atomic_folder").replace(
+    """    stream.write(b"half" * 100_000)
     stream.flush()
 """,
-        """    (stream / "half").write_bytes(b"half")
+    """    (stream / "half").write_bytes(b"half")
 """,
-    )
-    .replace("from tsbatch.ops.appearing_folder", "from tsbatch.system.atomic_write")
 )
 
 
@@ -209,7 +205,7 @@ def test_what_a_killed_writer_leaves_is_hidden_and_goes_with_the_next(tmp_path):
     assert done.returncode == -signal.SIGKILL
     [part] = tmp_path.iterdir()
     assert part.name.startswith(".m.")
-    with appearing_folder(target) as folder, appearing_folder(target) as other:
+    with atomic_folder(target) as folder, atomic_folder(target) as other:
         fill(folder, "new")
         fill(other, "neither removes the other, which lives")
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
@@ -218,9 +214,9 @@ def test_what_a_killed_writer_leaves_is_hidden_and_goes_with_the_next(tmp_path):
 @pytest.mark.skipif(os.name == "nt", reason="Windows keeps no lock that tells whether the writer lives")
 def test_a_file_whose_writer_lives_stays(tmp_path, monkeypatch):
     monkeypatch.delattr(os, "O_TMPFILE", raising=False)
-    with appearing(tmp_path / "m") as first:
+    with atomic_file(tmp_path / "m") as first:
         first.write(b"first")
-        with appearing(tmp_path / "m") as second:
+        with atomic_file(tmp_path / "m") as second:
             second.write(b"second")
         assert (tmp_path / "m").read_bytes() == b"second"
     assert (tmp_path / "m").read_bytes() == b"first"
@@ -229,11 +225,11 @@ def test_a_file_whose_writer_lives_stays(tmp_path, monkeypatch):
 def test_parts_that_were_never_locked_go_when_they_are_old(tmp_path):
     new = tmp_path / f".m.{'0' * 16}.new"
     new.touch()
-    with appearing_folder(tmp_path / "m"):
+    with atomic_folder(tmp_path / "m"):
         pass
     assert new.exists(), "its writer may be about to lock it"
     os.utime(new, (0, 0))
-    with appearing_folder(tmp_path / "m"):
+    with atomic_folder(tmp_path / "m"):
         pass
     assert not new.exists()
 
@@ -242,9 +238,9 @@ def test_other_names_parts_stay(tmp_path):
     others = [tmp_path / f".{name}.{'0' * 16}.part" for name in ("mm", "m.mar", "[m]")]
     for other in others:
         other.touch()
-    with appearing_folder(tmp_path / "m"):
+    with atomic_folder(tmp_path / "m"):
         pass
     assert all(other.exists() for other in others)
-    with appearing(tmp_path / "[m]"):
+    with atomic_file(tmp_path / "[m]"):
         pass
     assert [other.exists() for other in others] == [True, True, False]

@@ -23,12 +23,11 @@ def test_what_has_no_json_form_is_refused():
         console.emit_json({"value": object()})
 
 
-def test_remarks_and_errors_go_to_stderr_unchanged(capsys):
+def test_notes_go_to_stderr_unchanged(capsys):
     long = "[red]a/b[/red] " + "word " * 60
     console.say(long)
-    console.err("broken [bold]")
     captured = capsys.readouterr()
-    assert captured.err == f"{long}\ntsbatch: broken [bold]\n"
+    assert captured.err == f"{long}\n"
     assert captured.out == ""
 
 

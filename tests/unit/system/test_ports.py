@@ -29,5 +29,5 @@ def test_a_port_somebody_listens_on_is_not_free():
 @pytest.mark.parametrize("consecutive", [True, False])
 def test_when_there_are_none(monkeypatch, consecutive):
     monkeypatch.setattr(ports, "is_free", lambda _port: False)
-    with pytest.raises(ServerError, match="found no 3 free ports"):
+    with pytest.raises(ServerError, match="no 3 free ports"):
         ports.free_ports(3, consecutive=consecutive)

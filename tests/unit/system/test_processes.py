@@ -8,7 +8,7 @@ import time
 import psutil
 import pytest
 
-from tsbatch.system.processes import MARK, ProcessRef, apart, end_marked, marked
+from tsbatch.system.processes import MARK, ProcessRef, detached, end_marked, marked
 
 SLEEP = "import time; time.sleep(60)"
 
@@ -18,7 +18,7 @@ def sleeper():
     started = []
 
     def start(code=SLEEP, **env):
-        started.append(subprocess.Popen([sys.executable, "-c", code], env={**os.environ, **env}, **apart()))
+        started.append(subprocess.Popen([sys.executable, "-c", code], env={**os.environ, **env}, **detached()))
         return started[-1]
 
     yield start

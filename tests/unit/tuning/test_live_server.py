@@ -12,8 +12,7 @@ from tests.unit.tuning.made_up import observation
 from tsbatch.errors import ServerError, UsageError
 from tsbatch.operations import rollback
 from tsbatch.operations.reconfiguration import changing
-from tsbatch.serving.instance import own_process
-from tsbatch.system.processes import ProcessRef
+from tsbatch.system.processes import ProcessRef, own_process
 from tsbatch.tuning.live_server import LiveServer
 from tsbatch.tuning.private_server import knobs_of
 from tsbatch.tuning.search_space import Knobs

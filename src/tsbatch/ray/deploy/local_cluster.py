@@ -7,14 +7,12 @@ would end every Ray here).
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -23,9 +21,10 @@ import psutil
 
 from tsbatch.errors import ServerError
 from tsbatch.ray import haproxy
+from tsbatch.system.polling import wait_until
 from tsbatch.system.ports import free_ports
-from tsbatch.system.processes import MARK, ProcessRef, apart, end_marked
-from tsbatch.system.state_directory import state_folder, write_private
+from tsbatch.system.processes import MARK, ProcessRef, detached, end_marked
+from tsbatch.system.state_directory import read_state, state_folder, write_private, write_state
 
 SECONDS_TO_START: Final = 60
 OBJECT_STORE: Final = 100_000_000
@@ -79,7 +78,6 @@ def start(cores: int | None = None, *, with_haproxy: bool = False) -> LocalRay:
     """
     if with_haproxy:
         haproxy.check()
-    _state_file().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="tsb-ray-"))  # short: Ray's sockets lie in it, and their paths have 107 bytes
     write_private(folder / "token", secrets.token_hex(32))
     port, metrics, agent, client, *of_haproxy = free_ports(6)
@@ -102,11 +100,11 @@ def start(cores: int | None = None, *, with_haproxy: bool = False) -> LocalRay:
             stdout=log,
             stderr=log,
             env={**os.environ, **own, MARK: str(folder)},
-            **apart(),
+            **detached(),
         )
     found = LocalRay(address, str(folder), ProcessRef.of(process.pid), with_haproxy)
     try:
-        write_private(_state_file(), json.dumps(asdict(found)))
+        write_state(_state_file(), asdict(found))
         _wait(process, folder / "start.log")
     except BaseException:
         end(found)
@@ -117,24 +115,22 @@ def start(cores: int | None = None, *, with_haproxy: bool = False) -> LocalRay:
 
 
 def _wait(process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + SECONDS_TO_START
-    while "Ray runtime started" not in (said := log.read_text("utf-8", "replace")):
-        if process.poll() is not None or time.monotonic() > deadline:
-            lines = [line.strip() for line in said.splitlines() if line.strip()] or ["it said nothing"]
-            raise ServerError(f"Ray could not be started here: {lines[-1][:300]}")
-        time.sleep(0.1)
+    def started() -> bool:
+        return "Ray runtime started" in log.read_text("utf-8", "replace")
+
+    wait_until(lambda: started() or process.poll() is not None, SECONDS_TO_START)
+    if not started():
+        lines = [line.strip() for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
+        raise ServerError(f"Ray could not be started here: {lines[-1][:300] if lines else 'it printed nothing'}")
 
 
 def running() -> LocalRay | None:
     """The one that runs; None when there is none, or it has ended."""
     try:
-        state = json.loads(_state_file().read_text(encoding="utf-8"))
-        found = LocalRay(
-            state["address"], state["work_dir"], ProcessRef(**state["process"]), state.get("haproxy", False)
-        )
-    except (OSError, ValueError, KeyError, TypeError):
+        found = read_state(_state_file(), LocalRay)
+    except ServerError:
         return None
-    if found.process.running():
+    if found is None or found.process.running():
         return found
     end(found)
     return None
