@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tsbatch.lint.findings import Edit, Finding
-from tsbatch.system.atomic_write import appearing
+from tsbatch.system.atomic_write import atomic_file
 
 
 def fix(findings: Sequence[Finding]) -> list[Finding]:
@@ -59,7 +59,7 @@ def _without_overlaps(findings: Sequence[Finding], file: str) -> list[Finding]:
 
 
 def _write(path: Path, data: bytes) -> None:
-    with appearing(path) as stream:
+    with atomic_file(path) as stream:
         stream.write(data)
         if os.name != "nt":
             os.fchmod(stream.fileno(), path.stat().st_mode & 0o7777)
