@@ -1,1 +1,1 @@
-"""The archive format: read, write, list, verify and compare model archives."""
+"""Model archives: select their files, write them in every format, read them back and verify them."""

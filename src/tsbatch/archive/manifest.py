@@ -1,4 +1,4 @@
-"""``MAR-INF/MANIFEST.json``: torch-model-archiver's own, but for the time."""
+"""``MAR-INF/MANIFEST.json``: the same as torch-model-archiver's, except for the time."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tsbatch.archive.model_config import CONFIG_NAME
 from tsbatch.errors import UsageError
@@ -16,20 +17,20 @@ NAME_RULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_\-.]*")
 """TorchServe's rule for a model name (model_packaging_utils.py); a version goes into URLs as well."""
 
 CREATED_ON = "01/01/1980 00:00:00"
-"""The first moment a zip can name; a real one would make every archive different."""
+"""The earliest time a zip can store; the real time would make every archive different."""
 
 
 def check_identity(name: str, version: str) -> None:
-    """Refuses a name or version that TorchServe does not take.
+    """Check a name and a version against TorchServe's rule.
 
     Raises:
-        UsageError: naming the option.
+        UsageError: TorchServe does not accept one of them; the message names the option.
     """
     for option, value in (("--name", name), ("--version", version)):
         if not NAME_RULE.fullmatch(value):
             raise UsageError(
-                f"{option} {value!r}: TorchServe takes letters, digits, '_', '-' and '.', and the first must be a"
-                " letter or a digit"
+                f"{option} {value!r}: TorchServe accepts letters, digits, '_', '-' and '.'; the first must be a letter"
+                " or a digit"
             )
 
 
@@ -42,7 +43,7 @@ def manifest(
     model_file: str | None = None,
     requirements: str | None = None,
 ) -> bytes:
-    """The manifest of an archive, from the names of files in it."""
+    """Return the manifest of an archive, from the names of files in it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # its version.py leaves a file open
         from model_archiver.manifest_components.manifest import Manifest, RuntimeType
@@ -57,18 +58,27 @@ def manifest(
         requirements_file=requirements,
         config_file=CONFIG_NAME,
     )
-    found = Manifest(RuntimeType.PYTHON, model).manifest_dict
-    return json.dumps({**found, "createdOn": CREATED_ON}, indent=2).encode("ascii")
+    document = Manifest(RuntimeType.PYTHON, model).manifest_dict
+    return json.dumps({**document, "createdOn": CREATED_ON}, indent=2).encode("ascii")
 
 
 def with_model(text: bytes, changes: Mapping[str, str]) -> bytes:
-    """A manifest with other values under ``model``."""
+    """Return a manifest with other values in its section ``model``."""
     whole = json.loads(text)
     return json.dumps({**whole, "model": {**whole["model"], **changes}}, indent=2).encode("ascii")
 
 
 def model_section(files: Mapping[str, Path | bytes]) -> dict[str, str]:
-    """What the manifest among an archive's files says of the model."""
+    """Return the section ``model`` of the manifest among an archive's files."""
     text = files[MANIFEST_NAME]
     section: dict[str, str] = json.loads(text if isinstance(text, bytes) else text.read_bytes())["model"]
     return section
+
+
+def json_object(text: bytes) -> dict[str, Any]:
+    """Return a JSON object; empty if the text is something else."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}

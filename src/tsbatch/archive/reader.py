@@ -1,8 +1,8 @@
-"""An archive in any format, read once from begin to end: what is in it, and the SHA-256 of each file.
+"""Scan an archive in any format, once from beginning to end: its files and the SHA-256 of each.
 
-Nothing is unpacked, and the memory needed is constant. What must not be unpacked anywhere (names that lead out of the
-folder, links, bombs) is refused; what merely differs from what was packed is noted,
-for :mod:`tsbatch.archive.verification`.
+Nothing is unpacked, and memory use is constant. Archives that are dangerous to unpack (names that lead out of the
+folder, links, bombs) are refused; mere differences from what was packed are recorded for
+:mod:`tsbatch.archive.verification`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Any, Literal
 
 from tsbatch.archive import model_folder
 from tsbatch.archive.writer import CHUNK, OnBytes
@@ -25,26 +27,28 @@ from tsbatch.emulation.worker_environment import leads_out
 from tsbatch.errors import UsageError
 
 Kind = Literal["mar", "tar.gz", "folder"]
-KEPT = 1 << 24
-"""Bytes of a file up to which its content is kept, for the few that :func:`_is_told` names."""
+Open = Callable[[], Any]
+"""Returns a context manager that gives a binary stream."""
+MAX_KEPT_BYTES = 1 << 24
+"""Size up to which the content of a file is kept, for the few files that :func:`_is_kept` selects."""
 
-MOST_EXPANSION = 200
-"""What a compressed archive may grow by. Weights do not compress; what grows more is meant to fill a disk."""
+MAX_EXPANSION = 200
+"""How many times its size an archive may unpack to. Weights do not compress; an archive beyond that is a zip bomb."""
 
-HARMLESS = 100_000_000
-"""Bytes that may come out of any archive, however small."""
+HARMLESS_BYTES = 100_000_000
+"""Size to which any archive may unpack, however small it is."""
 
 BROKEN = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, gzip.BadGzipFile, NotImplementedError)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ScannedFile:
     """One file of an archive.
 
     Attributes:
         bytes: its size.
-        sha256: of what it holds, in hexadecimal.
-        problem: why it could not be read whole; None when it could.
+        sha256: the SHA-256 of its content, in hexadecimal.
+        problem: why it could not be read completely; None if it could.
     """
 
     bytes: int
@@ -53,61 +57,62 @@ class Found:
 
 
 @dataclass(slots=True)
-class Survey:
-    """What an archive holds.
+class ScannedArchive:
+    """The contents of an archive.
 
     Attributes:
-        path: where it lies.
+        path: its path.
         kind: its format.
-        files: path inside: what was found.
-        texts: path inside: content, of manifest, hashes, settings and engines.json.
-        problems: (file, what is wrong) of the container itself.
-        compiled: compiled Python in a folder, which the workers write there.
+        files: the files, by path inside.
+        texts: content of manifest, hashes, settings and engines.json, by path inside.
+        problems: (file, problem) of the container itself.
+        compiled: compiled Python in a folder, which workers write there.
     """
 
     path: Path
     kind: Kind
-    files: dict[str, Found] = field(default_factory=dict)
+    files: dict[str, ScannedFile] = field(default_factory=dict)
     texts: dict[str, bytes] = field(default_factory=dict)
     problems: list[tuple[str, str]] = field(default_factory=list)
     compiled: list[str] = field(default_factory=list)
 
-    def take(self, name: str, size: int, stream: IO[bytes], on_bytes: OnBytes | None, most: int | None = None) -> None:
-        """Reads one file.
+    def add(self, name: str, size: int, open_stream: Open, on_bytes: OnBytes | None, limit: int | None = None) -> None:
+        """Read one file.
 
         Raises:
-            UsageError: it is larger than ``most``.
+            UsageError: it is larger than ``limit``.
         """
         digest, kept, count, problem = hashlib.sha256(), bytearray(), 0, None
-        keep = size <= KEPT and _is_told(name)
+        keep = size <= MAX_KEPT_BYTES and _is_kept(name)
         try:
-            while block := stream.read(CHUNK):
-                count += len(block)
-                digest.update(block)
-                if keep:
-                    kept += block
-                if on_bytes:
-                    on_bytes(len(block))
-                if most is not None and count > most:
-                    raise UsageError(_bomb(self.path))
+            with open_stream() as stream:
+                while block := stream.read(CHUNK):
+                    count += len(block)
+                    digest.update(block)
+                    if keep:
+                        kept += block
+                    if on_bytes:
+                        on_bytes(len(block))
+                    if limit is not None and count > limit:
+                        raise UsageError(_bomb(self.path))
         except BROKEN as error:
-            problem = f"cannot be read whole: {' '.join(str(error).split())}"
+            problem = f"cannot be read completely: {' '.join(str(error).split())}"
         if name in self.files:
-            self.problems.append((name, "is in the archive twice; TorchServe takes the last one"))
-        self.files[name] = Found(count, digest.hexdigest(), problem)
+            self.problems.append((name, "is in the archive twice; TorchServe uses the last one"))
+        self.files[name] = ScannedFile(count, digest.hexdigest(), problem)
         if keep:
             self.texts[name] = bytes(kept)
 
 
-def survey(path: Path, on_bytes: OnBytes | None = None) -> Survey:
-    """Reads an archive: a ``.mar``, a ``.tar.gz`` or a folder.
+def scan(path: Path, on_bytes: OnBytes | None = None) -> ScannedArchive:
+    """Scan an archive: a ``.mar``, a ``.tar.gz`` or a folder.
 
     Args:
-        path: where it lies.
-        on_bytes: told of the bytes read.
+        path: the archive.
+        on_bytes: called with the number of bytes read.
 
     Raises:
-        UsageError: it is not there, is none of them, is broken, or must not be unpacked.
+        UsageError: it does not exist, has another format, is damaged, or is dangerous to unpack.
     """
     if not path.exists():
         raise UsageError(f"{path}: no such archive")
@@ -118,25 +123,24 @@ def survey(path: Path, on_bytes: OnBytes | None = None) -> Survey:
             return _zip(path, on_bytes)
         with path.open("rb") as stream:
             if stream.read(2) != b"\x1f\x8b":
-                raise UsageError(f"{path}: neither a .mar nor a .tar.gz, or cut off at its end; pack it again")
+                raise UsageError(f"{path}: neither a .mar nor a .tar.gz, or truncated; package it again")
         return _tar(path, on_bytes)
     except (*BROKEN, RuntimeError, OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: not a readable archive ({' '.join(str(error).split())}); pack it again") from None
+        raise UsageError(f"{path}: not a readable archive ({' '.join(str(error).split())}); package it again") from None
 
 
-def _folder(path: Path, on_bytes: OnBytes | None) -> Survey:
-    found = Survey(path, "folder")
+def _folder(path: Path, on_bytes: OnBytes | None) -> ScannedArchive:
+    found = ScannedArchive(path, "folder")
     for name, file in model_folder.walk(path).items():
         if "__pycache__" in name.split("/"):
             found.compiled.append(name)
             continue
-        with file.open("rb") as stream:
-            found.take(name, file.stat().st_size, stream, on_bytes)
+        found.add(name, file.stat().st_size, partial(file.open, "rb"), on_bytes)
     return found
 
 
-def _zip(path: Path, on_bytes: OnBytes | None) -> Survey:
-    found = Survey(path, "mar")
+def _zip(path: Path, on_bytes: OnBytes | None) -> ScannedArchive:
+    found = ScannedArchive(path, "mar")
     if path.suffix != ".mar":
         found.problems.append(
             (path.name, "is a zip whose name does not end in .mar; TorchServe would read it as a tar.gz")
@@ -144,37 +148,29 @@ def _zip(path: Path, on_bytes: OnBytes | None) -> Survey:
     with zipfile.ZipFile(path) as archive, path.open("rb") as raw:
         entries = archive.infolist()
         for entry in entries:
-            # As it was written: zipfile itself would quietly bend the name into the folder.
+            # The name as written: zipfile itself would silently rewrite one that leads out of the folder.
             _check_entry(path, entry.orig_filename, link=stat.S_ISLNK(entry.external_attr >> 16))
             if entry.flag_bits & 0x1:
                 raise UsageError(f"{path}: {entry.filename!r} is encrypted; TorchServe cannot read it")
-        if sum(entry.file_size for entry in entries) > _most(path):
+        if sum(entry.file_size for entry in entries) > _size_limit(path):
             raise UsageError(_bomb(path))
         found.problems += disagreements(raw, entries, archive.start_dir)
         for entry in entries:
             if not entry.is_dir():
-                _zip_entry(found, archive, entry, on_bytes)
+                found.add(entry.filename, entry.file_size, partial(archive.open, entry), on_bytes)
     return found
 
 
-def _zip_entry(found: Survey, archive: zipfile.ZipFile, entry: zipfile.ZipInfo, on_bytes: OnBytes | None) -> None:
-    try:
-        with archive.open(entry) as stream:
-            found.take(entry.filename, entry.file_size, stream, on_bytes)
-    except BROKEN as error:
-        found.files[entry.filename] = Found(0, "", f"cannot be read: {' '.join(str(error).split())}")
-
-
-def _tar(path: Path, on_bytes: OnBytes | None) -> Survey:
-    found, left = Survey(path, "tar.gz"), _most(path)
+def _tar(path: Path, on_bytes: OnBytes | None) -> ScannedArchive:
+    found, left = ScannedArchive(path, "tar.gz"), _size_limit(path)
     with gzip.open(path) as packed:
         for entry, stream in _tar_entries(path, packed):
             root, _, name = entry.name.partition("/")
             if not name:
-                found.problems.append((root, "lies in no folder; TorchServe fails on such an archive"))
-            found.take(name or root, entry.size, stream, on_bytes, left)
+                found.problems.append((root, "is not in a folder; TorchServe fails on such an archive"))
+            found.add(name or root, entry.size, partial(nullcontext, stream), on_bytes, left)
             left -= entry.size
-        while block := packed.read(CHUNK):  # to its end, where the checksum is
+        while block := packed.read(CHUNK):  # to the end, where the checksum is
             left -= len(block)
             if left < 0:
                 raise UsageError(_bomb(path))
@@ -195,14 +191,14 @@ def _check_entry(path: Path, name: str, *, link: bool) -> None:
         raise UsageError(f"{path}: the entry {name!r} {what}; do not use this archive")
 
 
-def _most(path: Path) -> int:
-    return max(HARMLESS, MOST_EXPANSION * path.stat().st_size)
+def _size_limit(path: Path) -> int:
+    return max(HARMLESS_BYTES, MAX_EXPANSION * path.stat().st_size)
 
 
 def _bomb(path: Path) -> str:
-    return f"{path}: holds over {MOST_EXPANSION} times its size; do not use this archive, it would fill the disk"
+    return f"{path}: unpacks to over {MAX_EXPANSION} times its size; do not use this archive, it would fill the disk"
 
 
-def _is_told(name: str) -> bool:
-    settings = "/" not in name and name.endswith((".yaml", ".yml"))  # the manifest says which of them
+def _is_kept(name: str) -> bool:
+    settings = "/" not in name and name.endswith((".yaml", ".yml"))  # the manifest says which of them is used
     return settings or name.startswith("MAR-INF/") or name == "engines.json"

@@ -1,8 +1,8 @@
-"""Whether an archive holds what was packed, and what two archives hold differently.
+"""Verify that an archive still contains what was packed, and compare two archives.
 
-The hashes in ``MAR-INF/tsbatch.json`` find what went wrong on the way: a changed byte, a file added, dropped or
-swapped, also where the container's own checksum was mended. They are no signature: who writes a new list of hashes is
-not found; against that compare the SHA-256 of the whole archive, which ``tsbatch package`` prints.
+The hashes in ``MAR-INF/tsbatch.json`` reveal later changes: a changed byte, a file added, dropped or swapped, even if
+the container's own checksum was corrected. They are not a signature, because anyone can write a new list of hashes. To
+detect that, compare the SHA-256 of the whole archive, which ``tsbatch package`` prints.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 import yaml
 
-from tsbatch.archive.manifest import MANIFEST_NAME
+from tsbatch.archive.manifest import MANIFEST_NAME, json_object
 from tsbatch.archive.model_config import CONFIG_NAME
-from tsbatch.archive.reader import Survey
+from tsbatch.archive.reader import ScannedArchive
 from tsbatch.archive.writer import HASHES_NAME, HASHES_SCHEMA
 
 What = Literal["changed", "swapped", "added", "dropped", "damaged", "container", "no hashes"]
@@ -24,12 +24,12 @@ What = Literal["changed", "swapped", "added", "dropped", "damaged", "container",
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not as it was packed.
+    """One difference from what was packed.
 
     Attributes:
         file: path inside the archive.
-        what: the kind.
-        text: in words, without the file's name.
+        what: the kind of difference.
+        text: the description, without the file's name.
     """
 
     file: str
@@ -40,8 +40,8 @@ class Finding:
         return f"{self.file}: {self.text}"
 
 
-def verify(found: Survey) -> list[Finding]:
-    """What of an archive is not as it was packed; empty when all is."""
+def verify(found: ScannedArchive) -> list[Finding]:
+    """Return the differences from what was packed; empty if there are none."""
     container = [Finding(file, "container", text) for file, text in found.problems]
     try:
         expected = _expected(found)
@@ -51,26 +51,26 @@ def verify(found: Survey) -> list[Finding]:
     return sorted(own, key=lambda finding: finding.file) + container
 
 
-def _expected(found: Survey) -> dict[str, str]:
-    """Path inside: SHA-256, as packed.
+def _expected(found: ScannedArchive) -> dict[str, str]:
+    """The SHA-256 of each file when it was packed, by path inside.
 
     Raises:
-        ValueError: there is no such list, or not one that can be read.
+        ValueError: the list is missing or not readable.
     """
     if HASHES_NAME not in found.texts:
-        raise ValueError("missing: it was dropped, or the archive was not packed by tsbatch; nothing can be compared")
+        raise ValueError("missing: it was removed, or tsbatch did not pack the archive; nothing can be compared")
     try:
         document = json.loads(found.texts[HASHES_NAME])
         if document["schema"] != HASHES_SCHEMA:
             raise ValueError(f"has the schema {document['schema']}; this tsbatch reads {HASHES_SCHEMA}")
         return {str(name): str(entry["sha256"]) for name, entry in document["files"].items()}
     except (KeyError, TypeError, AttributeError, UnicodeDecodeError, json.JSONDecodeError):
-        raise ValueError("changed: it is no list of hashes any more") from None
+        raise ValueError("changed: no longer a list of hashes") from None
 
 
-def _compare(name: str, expected: Mapping[str, str], found: Survey) -> Iterator[Finding]:
+def _compare(name: str, expected: Mapping[str, str], found: ScannedArchive) -> Iterator[Finding]:
     if name not in found.files:
-        yield Finding(name, "dropped", "dropped: it was packed and is not there")
+        yield Finding(name, "dropped", "dropped: it was packed and is missing now")
         return
     file = found.files[name]
     if file.problem:
@@ -80,20 +80,20 @@ def _compare(name: str, expected: Mapping[str, str], found: Survey) -> Iterator[
     elif file.sha256 != expected[name]:
         others = [other for other, digest in expected.items() if digest == file.sha256]
         if others:
-            yield Finding(name, "swapped", f"swapped: it holds what {others[0]} held")
+            yield Finding(name, "swapped", f"swapped: it has the content of {others[0]}")
         else:
             yield Finding(name, "changed", "changed: it does not hold what was packed")
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One thing that two archives have differently.
+    """One difference between two archives.
 
     Attributes:
         what: ``file``, ``config`` (a key of model-config.yaml) or ``manifest`` (a key of MANIFEST.json).
-        name: path inside, or the key with its parents' names.
-        a: what the first has; None when it has nothing of that name.
-        b: what the second has.
+        name: path inside, or the key with the names of its parents.
+        a: the first archive's value; None if it has none.
+        b: the second archive's value; None if it has none.
     """
 
     what: Literal["file", "config", "manifest"]
@@ -102,12 +102,12 @@ class Difference:
     b: Any
 
 
-def diff(one: Survey, other: Survey) -> list[Difference]:
-    """What two archives hold differently; the hashes' list itself and compiled files left aside."""
-    told = {HASHES_NAME, MANIFEST_NAME, CONFIG_NAME}
+def diff(one: ScannedArchive, other: ScannedArchive) -> list[Difference]:
+    """Return the differences between two archives, apart from the list of hashes and compiled files."""
+    compared_by_key = {HASHES_NAME, MANIFEST_NAME, CONFIG_NAME}
     found = [
         Difference("file", name, _brief(one, name), _brief(other, name))
-        for name in sorted({*one.files, *other.files} - told)
+        for name in sorted({*one.files, *other.files} - compared_by_key)
         if _brief(one, name) != _brief(other, name)
     ]
     found += _keys("config", config_of(one), config_of(other))
@@ -115,7 +115,7 @@ def diff(one: Survey, other: Survey) -> list[Difference]:
     return found
 
 
-def _brief(found: Survey, name: str) -> dict[str, Any] | None:
+def _brief(found: ScannedArchive, name: str) -> dict[str, Any] | None:
     file = found.files.get(name)
     return None if file is None else {"bytes": file.bytes, "sha256": file.sha256}
 
@@ -136,8 +136,8 @@ def _flat(value: Any, above: str = "") -> Iterator[tuple[str, Any]]:
         yield above, value
 
 
-def config_of(found: Survey) -> dict[str, Any]:
-    """The archive's model-config.yaml; empty when it has none that can be read."""
+def config_of(found: ScannedArchive) -> dict[str, Any]:
+    """Return the archive's model-config.yaml; empty if it has no readable one."""
     try:
         value = yaml.safe_load(found.texts.get(CONFIG_NAME, b""))
     except (yaml.YAMLError, UnicodeDecodeError):
@@ -145,19 +145,11 @@ def config_of(found: Survey) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def manifest_of(found: Survey) -> dict[str, Any]:
-    """The archive's MANIFEST.json; empty when it has none that can be read."""
-    return _object(found.texts.get(MANIFEST_NAME, b""))
+def manifest_of(found: ScannedArchive) -> dict[str, Any]:
+    """Return the archive's MANIFEST.json; empty if it has no readable one."""
+    return json_object(found.texts.get(MANIFEST_NAME, b""))
 
 
-def about(found: Survey) -> dict[str, Any]:
-    """What ``MAR-INF/tsbatch.json`` says beside the hashes; empty when it is not there."""
-    return {key: value for key, value in _object(found.texts.get(HASHES_NAME, b"")).items() if key != "files"}
-
-
-def _object(text: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
+def about(found: ScannedArchive) -> dict[str, Any]:
+    """Return what ``MAR-INF/tsbatch.json`` contains besides the hashes; empty if it is missing."""
+    return {key: value for key, value in json_object(found.texts.get(HASHES_NAME, b"")).items() if key != "files"}

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 import yaml
 
-from tsbatch.archive.reader import Survey, survey
+from tsbatch.archive.reader import ScannedArchive, scan
 from tsbatch.archive.verification import Difference, Finding, about, config_of, diff, manifest_of, verify
 from tsbatch.archive.writer import OnBytes, sha256
 from tsbatch.packaging.engine_trials import HEADS, Trial
@@ -82,7 +82,7 @@ def diff_command(
     return FINDINGS if differences else FINE
 
 
-def inspect(found: Survey) -> dict[str, Any]:
+def inspect(found: ScannedArchive) -> dict[str, Any]:
     """What ``tsbatch inspect --json`` prints."""
     manifest = manifest_of(found)
     model, own = manifest.get("model") or {}, about(found)
@@ -107,14 +107,14 @@ def inspect(found: Survey) -> dict[str, Any]:
     }
 
 
-def _engines(found: Survey) -> dict[str, Any] | None:
+def _engines(found: ScannedArchive) -> dict[str, Any] | None:
     try:
         return dict(json.loads(found.texts["engines.json"]))
     except (KeyError, ValueError, TypeError):
         return None
 
 
-def _show(facts: dict[str, Any], found: Survey) -> None:
+def _show(facts: dict[str, Any], found: ScannedArchive) -> None:
     typer.echo(f"{facts['archive']}  {facts['format']}, {facts['bytes'] / MEGABYTE:.1f} MB of files")
     lines = {
         "model": f"{facts['name']} {facts['version']}",
@@ -145,7 +145,7 @@ def _trials(engines: dict[str, Any]) -> list[tuple[str | None, ...]]:
         return []
 
 
-def _notes(found: Survey) -> list[str]:
+def _notes(found: ScannedArchive) -> list[str]:
     if not found.compiled:
         return []
     return [f"{len(found.compiled)} files of compiled Python are not looked at; workers write them beside the code"]
@@ -161,9 +161,9 @@ def _cell(value: Any) -> object:
     return value
 
 
-def _read(path: Path) -> Survey:
+def _read(path: Path) -> ScannedArchive:
     with reading(path) as on_bytes:
-        return survey(path, on_bytes)
+        return scan(path, on_bytes)
 
 
 @contextlib.contextmanager

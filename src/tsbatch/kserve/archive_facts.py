@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tsbatch.archive.manifest import NAME_RULE
+from tsbatch.archive.manifest import NAME_RULE, json_object
 from tsbatch.archive.model_config import DEFAULTS
 from tsbatch.archive.model_store import ModelSource
 from tsbatch.archive.writer import HASHES_NAME, sha256
@@ -88,7 +88,7 @@ def facts_of(mar: Path, check: Mapping[str, Any]) -> Facts:
     read = read_archive(source.path, str(mar), Machine())
     config = read.config() or {}
     about, memory = check["about"], check["memory"]
-    bundle = _about(read.texts.get(HASHES_NAME, b"{}")).get(BUNDLED_FOR)
+    bundle = json_object(read.texts.get(HASHES_NAME, b"")).get(BUNDLED_FOR)
     numbers = {key: config[key] for key in DEFAULTS if type(config.get(key)) is int and config[key] > 0}
     return Facts(
         path=source.path,
@@ -155,14 +155,6 @@ def _counts(config: Mapping[str, Any]) -> bool:
         return load_settings(config).telemetry.metrics is not False
     except SettingsError as error:
         raise UsageError(str(error)) from None
-
-
-def _about(text: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _python(bundle: Mapping[str, Any] | None) -> str:

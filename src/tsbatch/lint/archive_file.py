@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import zipfile
 from collections.abc import Mapping
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tsbatch.archive.manifest import MANIFEST_NAME
+from tsbatch.archive.manifest import MANIFEST_NAME, json_object
 from tsbatch.archive.members import UNREADABLE, members
 from tsbatch.lint.documents import Document, Machine, Source
 from tsbatch.lint.yaml_file import ModelConfigFile, read_yaml
@@ -40,10 +39,7 @@ class ArchiveFile(Document):
     @property
     def manifest(self) -> dict[str, Any]:
         """The section ``model`` of the manifest; empty if there is none or it cannot be read."""
-        try:
-            model = json.loads(self.texts.get(MANIFEST_NAME, b"{}"))["model"]
-        except (ValueError, KeyError, TypeError):
-            return {}
+        model = json_object(self.texts.get(MANIFEST_NAME, b"")).get("model")
         return model if isinstance(model, dict) else {}
 
     def named(self, key: str) -> str:

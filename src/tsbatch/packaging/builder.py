@@ -19,7 +19,16 @@ from tsbatch.archive.file_set import Contents
 from tsbatch.archive.manifest import MANIFEST_NAME, check_identity, manifest
 from tsbatch.archive.model_config import CONFIG_NAME, ModelConfig, complete, dump, overruled, read
 from tsbatch.archive.planned_archive import Archive
-from tsbatch.archive.writer import Format, OnBytes, Reading, file_name, sha256_of, write_folder, write_tar, write_zip
+from tsbatch.archive.writer import (
+    ArchiveInput,
+    Format,
+    OnBytes,
+    file_name,
+    sha256_of,
+    write_folder,
+    write_tar,
+    write_zip,
+)
 from tsbatch.errors import UsageError
 from tsbatch.packaging.bundle import with_bundle
 from tsbatch.packaging.class_labels import LABELS_NAME, index_to_name
@@ -218,7 +227,7 @@ def _write(
     hashed: bool,
 ) -> Written:
     target = free_target(archive, output_dir, form=form, force=force)
-    reading = Reading(archive.files, archive.about, on_bytes)
+    reading = ArchiveInput(archive.files, archive.about, on_bytes)
     try:
         output_dir.mkdir(parents=True, exist_ok=True)
         if form == "folder":

@@ -23,7 +23,7 @@ from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 import yaml
 
-from tsbatch.archive.reader import Survey, survey
+from tsbatch.archive.reader import ScannedArchive, scan
 from tsbatch.archive.verification import Finding, manifest_of, verify
 from tsbatch.archive.writer import CHUNK, HASHES_NAME, sha256
 from tsbatch.emulation.worker_environment import unpack
@@ -77,7 +77,7 @@ def describe(uri: str | Path) -> Source:
     shown = _shown(uri)
     with fetched(uri) as path:
         try:
-            found = survey(path)
+            found = scan(path)
         except UsageError as error:
             raise UsageError(str(error).replace(str(path), shown)) from None
         if wrong := _differences(found):
@@ -96,7 +96,7 @@ def describe(uri: str | Path) -> Source:
         )
 
 
-def _config(found: Survey, model: Mapping[str, Any], shown: str) -> dict[str, Any]:
+def _config(found: ScannedArchive, model: Mapping[str, Any], shown: str) -> dict[str, Any]:
     """What TorchServe would read: the YAML that the manifest names, and no other."""
     name = model.get("configFile")
     if not name:
@@ -146,11 +146,11 @@ def verify_folder(source: Source) -> Path:
 
 def _compare(source: Source, folder: Path) -> None:
     """Every file as it lies there now: what was unpacked is what is loaded."""
-    if wrong := _differences(survey(folder)):
+    if wrong := _differences(scan(folder)):
         raise LoadError(f"{source.shown}: in {folder} it is not as it was packed: {wrong[0]}")
 
 
-def _differences(found: Survey) -> list[Finding]:
+def _differences(found: ScannedArchive) -> list[Finding]:
     """What is not as it was packed; torch-model-archiver notes no hashes, so that its archives have only their own."""
     return [finding for finding in verify(found) if HASHES_NAME in found.files or finding.what != "no hashes"]
 

@@ -13,13 +13,13 @@ import pytest
 
 from tests.unit.archive.archives import contents, make, rewrite
 from tsbatch.archive import reader as module
-from tsbatch.archive.reader import survey
+from tsbatch.archive.reader import scan
 from tsbatch.archive.verification import verify
 from tsbatch.errors import UsageError
 
 
 def findings(path):
-    return {(finding.file, finding.what) for finding in verify(survey(path))}
+    return {(finding.file, finding.what) for finding in verify(scan(path))}
 
 
 def flip(path, at):
@@ -107,9 +107,9 @@ def test_what_torchserve_cannot_read_is_said(tmp_path):
             archive.writestr(name, content)
     assert {what for _, what in findings(path)} == {"container"}
     (tmp_path / "unseekable.mar").write_bytes(unseekable(files))
-    texts = [str(finding) for finding in verify(survey(tmp_path / "unseekable.mar"))]
+    texts = [str(finding) for finding in verify(scan(tmp_path / "unseekable.mar"))]
     assert len(texts) == len(files)
-    assert all("stored with its size behind it" in text for text in texts)
+    assert all("stored with its size after its data" in text for text in texts)
     path.rename(tmp_path / "m.zip")
     assert ("m.zip", "container") in findings(tmp_path / "m.zip")
 
@@ -165,7 +165,7 @@ def test_names_that_lead_out_are_refused(tmp_path, form, name):
             entry = tarfile.TarInfo(name)
             archive.addfile(entry)
     with pytest.raises(UsageError, match="would lie outside the folder"):
-        survey(path)
+        scan(path)
 
 
 def test_links_are_refused(tmp_path):
@@ -179,12 +179,12 @@ def test_links_are_refused(tmp_path):
         archive.addfile(entry)
     for name in ("m.mar", "m.tar.gz"):
         with pytest.raises(UsageError, match="is a link"):
-            survey(tmp_path / name)
+            scan(tmp_path / name)
 
 
 @pytest.mark.parametrize("form", ["mar", "tar.gz"])
 def test_bombs_are_refused_before_they_cost_anything(tmp_path, form, monkeypatch):
-    monkeypatch.setattr(module, "HARMLESS", 1_000_000)
+    monkeypatch.setattr(module, "HARMLESS_BYTES", 1_000_000)
     path = make(tmp_path, form)
     bomb = bytes(20_000_000)
     if form == "mar":
@@ -194,16 +194,16 @@ def test_bombs_are_refused_before_they_cost_anything(tmp_path, form, monkeypatch
         rewrite(path, {"bomb": bomb})
     read = []
     with pytest.raises(UsageError, match="200 times its size"):
-        survey(path, read.append)
+        scan(path, read.append)
     assert sum(read) < 8_000_000
 
 
 def test_a_bomb_behind_the_end_of_a_tar(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "HARMLESS", 1_000_000)
+    monkeypatch.setattr(module, "HARMLESS_BYTES", 1_000_000)
     path = make(tmp_path, "tar.gz")
     path.write_bytes(path.read_bytes() + gzip.compress(bytes(50_000_000)))
     with pytest.raises(UsageError, match="200 times its size"):
-        survey(path)
+        scan(path)
 
 
 @pytest.mark.parametrize("form", ["mar", "tar.gz"])
@@ -212,7 +212,7 @@ def test_files_that_are_no_archives(tmp_path, form, content):
     path = tmp_path / f"m.{form}"
     path.write_bytes(content)
     with pytest.raises(UsageError) as caught:
-        survey(path)
+        scan(path)
     assert "\n" not in str(caught.value)
     assert str(path) in str(caught.value)
 
@@ -224,14 +224,14 @@ def test_archives_that_end_too_early(tmp_path, form, part):
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * part)])
     with pytest.raises(UsageError, match=r"m\.(mar|tar\.gz): "):
-        survey(path)
+        scan(path)
 
 
 def test_a_tar_whose_checksum_is_wrong(tmp_path):
     path = make(tmp_path, "tar.gz")
     flip(path, -6)
     with pytest.raises(UsageError, match="CRC check failed"):
-        survey(path)
+        scan(path)
 
 
 def test_a_tar_without_a_folder(tmp_path):
@@ -249,9 +249,9 @@ def test_an_encrypted_zip(tmp_path):
     data[at + 8] |= 1
     path.write_bytes(data)
     with pytest.raises(UsageError, match="is encrypted"):
-        survey(path)
+        scan(path)
 
 
 def test_what_is_not_there(tmp_path):
     with pytest.raises(UsageError, match=r"none\.mar: no such archive"):
-        survey(tmp_path / "none.mar")
+        scan(tmp_path / "none.mar")

@@ -7,13 +7,13 @@ import json
 import pytest
 
 from tests.unit.archive.archives import TAMPERINGS, contents, make, rewrite
-from tsbatch.archive.reader import survey
+from tsbatch.archive.reader import scan
 from tsbatch.archive.verification import about, config_of, diff, manifest_of, verify
 from tsbatch.archive.writer import FORMATS, HASHES_NAME
 
 
 def findings(path):
-    return {(finding.file, finding.what) for finding in verify(survey(path))}
+    return {(finding.file, finding.what) for finding in verify(scan(path))}
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -27,7 +27,7 @@ def test_what_is_changed_afterwards_is_named(tmp_path, form, tamper, wanted):
     path = make(tmp_path, form)
     rewrite(path, tamper(contents(path)))
     assert findings(path) == wanted
-    assert all(str(finding).startswith(finding.file) for finding in verify(survey(path)))
+    assert all(str(finding).startswith(finding.file) for finding in verify(scan(path)))
 
 
 def test_an_archive_of_another_tool_cannot_be_compared(tmp_path):
@@ -50,11 +50,11 @@ def test_what_workers_write_into_a_folder_is_no_finding(tmp_path):
     (path / "__pycache__").mkdir()
     (path / "__pycache__" / "my_handler.cpython-311.pyc").touch()
     assert findings(path) == set()
-    assert survey(path).compiled == ["__pycache__/my_handler.cpython-311.pyc"]
+    assert scan(path).compiled == ["__pycache__/my_handler.cpython-311.pyc"]
 
 
 def test_facts(tmp_path):
-    found = survey(make(tmp_path, version="2.0"))
+    found = scan(make(tmp_path, version="2.0"))
     assert manifest_of(found)["model"]["modelVersion"] == "2.0"
     assert config_of(found)["batchSize"] == 8
     assert about(found)["schema"] == 1
@@ -67,7 +67,7 @@ def test_differences_are_told_by_file_and_key(tmp_path):
     other = make(tmp_path / "b", "folder", version="2.0", files={"labels.json": b"[]", "w.bin": b"w", "more": b""})
     config = (other / "model-config.yaml").read_text().replace("batchSize: 8", "batchSize: 4")
     (other / "model-config.yaml").write_text(config.replace("threads: auto", "threads: 2"))
-    found = {(each.what, each.name): (each.a, each.b) for each in diff(survey(one), survey(other))}
+    found = {(each.what, each.name): (each.a, each.b) for each in diff(scan(one), scan(other))}
     assert found[("config", "batchSize")] == (8, 4)
     assert found[("config", "tsbatch.threads")] == ("auto", 2)
     assert found[("manifest", "model.modelVersion")] == ("1.0", "2.0")
@@ -76,7 +76,7 @@ def test_differences_are_told_by_file_and_key(tmp_path):
     assert found[("file", "labels.json")][1]["bytes"] == 2
     assert {kind for kind, _ in found} == {"config", "manifest", "file"}
     assert len(found) == 7
-    assert diff(survey(one), survey(make(tmp_path / "c", "tar.gz"))) == []
+    assert diff(scan(one), scan(make(tmp_path / "c", "tar.gz"))) == []
 
 
 def test_swapped_hashes_do_not_hide_a_file(tmp_path):

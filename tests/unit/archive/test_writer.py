@@ -13,7 +13,7 @@ import zipfile
 import pytest
 
 from tsbatch.archive import writer
-from tsbatch.archive.writer import HASHES_NAME, Reading, sha256, write_folder, write_tar, write_zip
+from tsbatch.archive.writer import HASHES_NAME, ArchiveInput, sha256, write_folder, write_tar, write_zip
 from tsbatch.errors import UsageError
 
 
@@ -37,7 +37,7 @@ def check_hashes(document, files):
 
 def test_entries_are_stored_sorted_and_without_a_time(tmp_path):
     stream, counted = io.BytesIO(), []
-    write_zip(Reading(files_in(tmp_path), on_bytes=counted.append), stream)
+    write_zip(ArchiveInput(files_in(tmp_path), on_bytes=counted.append), stream)
     with zipfile.ZipFile(stream) as archive:
         assert archive.testzip() is None
         assert archive.namelist() == ["M/x", "a", "z/ü.txt", HASHES_NAME]
@@ -62,7 +62,7 @@ def test_sha256_is_that_of_the_file(tmp_path):
 @pytest.mark.parametrize("compress", [False, True])
 def test_a_zip_holds_the_files_and_their_hashes(tmp_path, compress):
     files, stream = files_in(tmp_path), io.BytesIO()
-    write_zip(Reading(files, {"python": "cp311"}), stream, compress=compress)
+    write_zip(ArchiveInput(files, {"python": "cp311"}), stream, compress=compress)
     with zipfile.ZipFile(stream) as archive:
         assert {name: archive.read(name) for name in files} == contents(files)
         check_hashes(archive.read(HASHES_NAME), files)
@@ -74,7 +74,7 @@ def test_a_zip_holds_the_files_and_their_hashes(tmp_path, compress):
 def test_a_tar_has_one_folder_and_the_manifest_first(tmp_path):
     files, stream, counted = files_in(tmp_path), io.BytesIO(), []
     files["MAR-INF/MANIFEST.json"] = b"{}"
-    write_tar(Reading(files, on_bytes=counted.append), stream, "m")
+    write_tar(ArchiveInput(files, on_bytes=counted.append), stream, "m")
     stream.seek(0)
     with tarfile.open(fileobj=stream, mode="r:gz") as archive:
         names = archive.getnames()
@@ -96,7 +96,7 @@ def test_a_folder_holds_the_files_and_their_hashes(tmp_path, monkeypatch, how):
     (tmp_path / "from").mkdir()
     (tmp_path / "to").mkdir()
     files, folder = files_in(tmp_path / "from"), tmp_path / "to"
-    write_folder(Reading(files), folder, link=how == "link")
+    write_folder(ArchiveInput(files), folder, link=how == "link")
     assert {name: (folder / name).read_bytes() for name in files} == contents(files)
     check_hashes((folder / HASHES_NAME).read_bytes(), files)
     assert (folder / "a").samefile(files["a"]) == (how == "link")
@@ -109,14 +109,14 @@ def test_a_hard_link_that_cannot_be_made(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "link", refuse)
     (tmp_path / "to").mkdir()
     with pytest.raises(UsageError, match=r"w: no hard link can be made .*leave out --link"):
-        write_folder(Reading(files_in(tmp_path)), tmp_path / "to", link=True)
+        write_folder(ArchiveInput(files_in(tmp_path)), tmp_path / "to", link=True)
 
 
 def test_a_file_that_changes_meanwhile_is_named(tmp_path):
     path = tmp_path / "w"
     path.write_bytes(b"12345")
     for content in (b"1234567", b"1"):
-        reading = Reading({"w": path})
+        reading = ArchiveInput({"w": path})
         reading.size = lambda name: 5  # what it was a moment ago
         path.write_bytes(content)
         with pytest.raises(UsageError, match="w: changed while it was packed"):
