@@ -113,7 +113,7 @@ class Bench:
         try:
             with self.server.management() as management:
                 asked = {"initial_workers": system.workers}
-                register(management, str(archive), instance=self.server.instance, asked=asked)
+                register(management, str(archive), instance=self.server.instance, requested=asked)
         finally:
             archive.unlink()  # the server has unpacked it
         self.up[system.name] = system

@@ -149,7 +149,7 @@ def register_model(
         "response_timeout": response_timeout,
         "startup_timeout": startup_timeout,
     }
-    asked = {setting: value for setting, value in options.items() if value is not None}
+    requested = {setting: value for setting, value in options.items() if value is not None}
     if default and initial_workers == 0:
         raise UsageError("--default needs a worker: with --initial-workers 0 requests would find none")
     with end_on_signals(), target(name, server) as (management, instance), telling() as tell:
@@ -158,7 +158,7 @@ def register_model(
             archive,
             instance=instance,
             model_name=model_name,
-            asked=asked,
+            requested=requested,
             default=default,
             on_progress=tell,
         )

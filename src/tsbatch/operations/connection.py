@@ -1,8 +1,8 @@
-"""Find a running instance by name, with fresh tokens and a keeper."""
+"""Connect to a running instance by name, with valid tokens and a process that renews them."""
 
 from __future__ import annotations
 
-from tsbatch.operations.rollback import offer
+from tsbatch.operations.rollback import reminder
 from tsbatch.serving import instance as instances
 from tsbatch.serving.instance import Instance
 from tsbatch.serving.management_client import Progress
@@ -11,19 +11,19 @@ from tsbatch.system.console import say
 
 
 def reach(name: str, *, tell: Progress = say) -> Instance:
-    """The running instance with this name, its tokens fresh and somebody there to keep them so.
+    """Find the running instance with this name and make sure that a process renews its tokens.
 
     Args:
         name: the instance.
-        tell: told in a line when a tuner was killed and left its own settings behind.
+        tell: called with a line if a killed tuner has left its own settings.
 
     Raises:
-        UsageError: when there is none.
-        ServerError: when it ended by itself, or does not answer.
+        UsageError: there is none.
+        ServerError: it ended unexpectedly or does not respond.
     """
     instance = instances.find(name)
-    if left := offer(instance):
-        tell(left)
+    if note := reminder(instance):
+        tell(note)
     if not instance.owner.running():
         instance.keys.renew()
         instance = instance.detach_to(spawn(name))

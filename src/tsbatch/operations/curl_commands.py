@@ -1,4 +1,4 @@
-"""curl lines to copy, which go on working when the tokens are renewed."""
+"""curl commands to copy, which keep working when tokens are renewed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tsbatch.serving.tokens import TokenType
 
 
 def curl_line(instance: Instance, path: str, *, data: Any = None, kind: TokenType = "inference") -> str:
-    """A curl call of the server; its token is read from a file when it runs.
+    """Write a curl command that reads its token from a file when it is run.
 
     Args:
         instance: the server.
         path: as ``/predictions/embed``.
-        data: what to send, as JSON; a GET when left out.
-        kind: which address, and so which token.
+        data: JSON data to send; a GET request if None.
+        kind: the address, and so the token.
     """
     words = ["curl"]
     if instance.token_lifetime:

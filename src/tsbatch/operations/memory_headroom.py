@@ -1,4 +1,4 @@
-"""Whether more workers of a model, or a second version of it, find memory beside what there is, before they load."""
+"""Check the free memory before more workers or a second version of a model are loaded."""
 
 from __future__ import annotations
 
@@ -12,54 +12,54 @@ from tsbatch.system.process_memory import available, memory_of
 
 GIGABYTE = 10**9
 MARGIN = 1.1
-"""Of what the running version's workers hold: a load needs more for a moment."""
+"""Factor on the memory of the running workers, because a load briefly needs more."""
 
 
 def lack_of_room(model: Mapping[str, Any], workers: int | None = None) -> str | None:
-    """What is missing for a second version beside a described one; None when nothing is.
+    """Say what memory a second version of a described model lacks; None if there is enough.
 
-    On the CPU what counts is each worker's private memory: memory-mapped weights are shared by both versions.
+    On the CPU each worker's private memory counts, because both versions share memory-mapped weights.
 
     Args:
-        model: as the server describes it.
-        workers: how many the second version has; as many as the first when left out.
+        model: the server's description.
+        workers: workers of the second version; as many as the first by default.
     """
-    who = "both versions need"
-    if lack := _lack_of_memory(model, workers, who):
+    need = "both versions need"
+    if lack := _lack_of_memory(model, workers, need):
         return lack
     share, free = _share(model, workers), gpus.free() if _on_gpus(model) else {}
     for gpu, needed in gpus.together(gpus.held(_on_gpus(model)).values()).items():
         if share * needed > free.get(gpu, 0):
-            return f"{who} {_gb(share * needed)} more on {gpu}, and {_gb(free.get(gpu, 0))} are free"
+            return f"{need} {_gb(share * needed)} more memory on {gpu}, but only {_gb(free.get(gpu, 0))} is free"
     return None
 
 
 def lack_for_more(model: Mapping[str, Any], workers: int) -> str | None:
-    """What is missing for as many workers of a described model beside those that there are; None when nothing is.
+    """Say what memory this many more workers of a described model lack; None if there is enough.
 
-    On which GPU a worker comes TorchServe decides by a counter of its own; one of them must have room for one.
+    TorchServe assigns workers to GPUs in turn; at least one GPU must have enough memory for one worker.
     """
-    who = f"{workers} more worker{'s need' if workers > 1 else ' needs'}"
-    if lack := _lack_of_memory(model, workers, who):
+    need = f"{workers} more worker{'s need' if workers > 1 else ' needs'}"
+    if lack := _lack_of_memory(model, workers, need):
         return lack
     each = max((max(one.values()) for one in gpus.held(_on_gpus(model)).values()), default=0)
-    most = max(gpus.free().values(), default=0) if each else 0
-    if MARGIN * each > most:
-        return f"one more worker needs {_gb(MARGIN * each)} of a GPU, and the emptiest one has {_gb(most)} free"
+    free = max(gpus.free().values(), default=0) if each else 0
+    if MARGIN * each > free:
+        return f"one more worker needs {_gb(MARGIN * each)} of GPU memory, but the emptiest GPU has {_gb(free)} free"
     return None
 
 
-def _lack_of_memory(model: Mapping[str, Any], workers: int | None, who: str) -> str | None:
+def _lack_of_memory(model: Mapping[str, Any], workers: int | None, need: str) -> str | None:
     present = _present(model)
     try:
         needed = _share(model, workers) * sum(memory_of(worker["pid"]).private for worker in present)
-    except (psutil.Error, OSError, ValueError):  # a worker ended meanwhile, or a system that does not tell
+    except (psutil.Error, OSError, ValueError):  # a worker ended meanwhile, or the system does not report it
         return None
-    return f"{who} {_gb(needed)} more, and {_gb(available())} are free" if needed > available() else None
+    return f"{need} {_gb(needed)} more memory, but only {_gb(available())} is free" if needed > available() else None
 
 
 def _share(model: Mapping[str, Any], workers: int | None) -> float:
-    """Of what the workers hold, what so many more of them will."""
+    """Return the memory of this many workers as a multiple of what the present ones use."""
     present = len(_present(model))
     return MARGIN * (1 if workers is None or not present else workers / present)
 

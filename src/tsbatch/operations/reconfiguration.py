@@ -1,10 +1,10 @@
-"""Other settings for a running model, without refusing a request.
+"""Change the settings of a running model without rejecting a request.
 
-TorchServe reads batch size, delay and time-outs once, when a version is registered. So the same files are registered
-again as a new version, with another manifest and model-config.yaml::
+TorchServe reads batch size, delay and timeouts only when a version is registered. So the same files are registered
+again as a new version, with a new manifest and model-config.yaml::
 
-    new folder of links ─ register ─ READY ─ new default ─ old one drained ─ old one dropped ─ settings read back
-                          └── a failure puts everything back as it was ──┘
+    new folder of links ─ register ─ READY ─ new default ─ drain old ─ unregister old ─ read settings back
+                          └──── a failure restores the old state ─────┘
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ SETTINGS = {
     "response_timeout": "responseTimeout",
     "startup_timeout": "startupTimeout",
 }
-"""What can be changed, and its key in model-config.yaml and in the server's description of a model."""
+"""Settings that can be changed: option, and key in model-config.yaml and in the server's description of a model."""
 
 KEPT = ("minWorkers", "maxWorkers", *SETTINGS.values())
 FOLDER = "reconfigured"
-"""In the server's work folder: what the new versions run from. It goes when the server is stopped."""
+"""Folder in the server's work folder with the files of the new versions; removed when the server stops."""
 
 REVISION = re.compile(r"^(?P<version>.+)-r(?P<number>\d+)$")
 
@@ -55,12 +55,12 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Reconfigured:
-    """A model with other settings.
+    """A model with changed settings.
 
     Attributes:
-        model: the new version, as the server describes it.
-        before: the old one, as it was.
-        notes: what its operator should know.
+        model: the server's description of the new version.
+        before: its description of the old version.
+        notes: caveats for the operator.
     """
 
     model: Mapping[str, Any]
@@ -77,36 +77,39 @@ def reconfigure(
     force: bool = False,
     tell: Tell = lambda _: None,
 ) -> Reconfigured:
-    """Change settings of a model's default version while it goes on answering.
+    """Change settings of a model's default version while it serves requests.
 
     Args:
         management: the server.
-        instance: the server's instance; this works on servers of ours only.
+        instance: the server's instance; only servers that tsbatch started can be reconfigured.
         name: the model.
-        changes: keys of :data:`SETTINGS` and their new values; time-outs in s, the delay in ms.
-        force: go on when memory for both versions seems to be missing.
-        tell: told what is being done.
+        changes: new values by the keys of :data:`SETTINGS`; timeouts in s, the delay in ms.
+        force: continue if the memory for both versions seems insufficient.
+        tell: called with a line about the current step.
 
     Raises:
-        UsageError: nothing to change, a value out of range, no such model, not our server, or too little memory.
-        ServerError: somebody else changes it, or something failed on the way; the model is as it was, or the message
-            says what is not.
+        UsageError: nothing to change, a value out of range, no such model, a server that tsbatch did not start, or too
+            little memory.
+        ServerError: another command is changing the model, or a step failed; the old state is restored unless the
+            message says otherwise.
     """
     if instance is None:
         raise UsageError(
-            "reconfigure needs the model's files on the server's machine, and a server that tsbatch started; elsewhere"
+            "reconfigure needs a server that tsbatch started on this machine; on other servers"
             " package the model again with another --version, register it, make it the default with"
             f" PUT /models/{name}/VERSION/set-default, and unregister the old version when it is idle"
         )
-    _check(changes)
-    management.describe(name)  # before a file is made for a model that there is not
+    for setting, value in changes.items():
+        if not 1 <= value <= JAVA_INT_MAX:
+            raise UsageError(f"--{setting.replace('_', '-')}: must be from 1 to {JAVA_INT_MAX}, got {value}")
+    management.describe(name)  # fails for an unknown model, before any file is made
     with changing(instance, name):
         before = management.describe(name)
         wanted = {key: changes.get(setting, before[key]) for setting, key in SETTINGS.items()}
         if all(before[key] == value for key, value in wanted.items()):
-            raise UsageError(f"{name} has these settings already; nothing to change")
+            raise UsageError(f"{name} already has these settings; nothing to change")
         if not force and (lack := lack_of_room(before)):
-            raise UsageError(f"{lack}; scale {name} down or use another machine, or go on with --force")
+            raise UsageError(f"{lack}; scale {name} down, use another machine, or continue with --force")
         return exchange(management, instance, name, before, wanted, tell=tell)
 
 
@@ -119,21 +122,21 @@ def exchange(
     *,
     tell: Tell = lambda _: None,
 ) -> Reconfigured:
-    """The same without a question: whatever a server was found with can be put back, a delay of 0 or less too.
+    """Do the same without any checks, inside :func:`changing`.
 
-    Only the call that registers a version can set such a delay (frontend/server/.../wlm/ModelManager.java). It is for
-    the inside of :func:`changing`.
+    This can also restore a delay of 0 or less, which only the call that registers a version can set
+    (frontend/server/.../wlm/ModelManager.java).
 
     Args:
         management: the server.
         instance: the server's instance.
         name: the model.
-        before: its default version, as the server describes it.
-        settings: keys of model-config.yaml among the values of :data:`SETTINGS`; the others stay as they are.
-        tell: told what is being done.
+        before: the server's description of its default version.
+        settings: new values by the values of :data:`SETTINGS`; the others are unchanged.
+        tell: called with a line about the current step.
 
     Raises:
-        ServerError: something failed on the way; the model is as it was, or the message says what is not.
+        ServerError: a step failed; the old state is restored unless the message says otherwise.
     """
     wanted = {key: settings.get(key, before[key]) for key in SETTINGS.values()}
     return _Change(management, instance, name, before, wanted, tell).run()
@@ -141,30 +144,24 @@ def exchange(
 
 @contextlib.contextmanager
 def changing(instance: Instance, name: str) -> Iterator[None]:
-    """Keep others from changing a model's settings, inside the ``with`` block; a killed process keeps nobody.
+    """Lock a model against other commands that change its settings; the system releases a killed process's lock.
 
     Raises:
-        ServerError: somebody else does.
+        ServerError: another command has the lock.
     """
     descriptor = os.open(instance.work_dir / f".{name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         if not try_lock(descriptor):
             raise ServerError(
-                f"another reconfigure or tune --live changes {name} on this server; do the same again once that is done"
+                f"another reconfigure or tune --live is changing {name} on this server; try again when it is done"
             )
         yield
     finally:
         os.close(descriptor)
 
 
-def _check(changes: Mapping[str, int]) -> None:
-    for setting, value in changes.items():
-        if not 1 <= value <= JAVA_INT_MAX:
-            raise UsageError(f"--{setting.replace('_', '-')}: must be from 1 to {JAVA_INT_MAX}, got {value}")
-
-
 class _Change:
-    """One change of one model, step by step; the steps that were done are undone when a later one fails."""
+    """One change of one model, step by step; a failure undoes the steps before it."""
 
     def __init__(
         self,
@@ -180,7 +177,7 @@ class _Change:
         self.old = ModelVersion(name, before["modelVersion"])
         folders = instance.work_dir / FOLDER
         taken = {model["modelVersion"] for model in management.versions(name)}
-        # Where an earlier change was killed its folder is left, and no version of it.
+        # A change that was killed may have left a folder without a version.
         taken |= {folder.name.removeprefix(f"{name}-") for folder in folders.glob(f"{glob.escape(name)}-*")}
         self.new = ModelVersion(name, next_version(self.old.version, taken))
         self.folder = folders / f"{name}-{self.new.version}"
@@ -190,48 +187,48 @@ class _Change:
         with contextlib.ExitStack() as undo:
             undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
             self._make_folder()
-            # Each before its step: the server may have done what nobody heard the answer of.
-            undo.callback(self._drop_new)
+            # Each callback before its step: if the response is lost, the server may have done it all the same.
+            undo.callback(self._unregister_new)
             self._register()
             undo.callback(self._back_to_old)
             self.management.set_default(self.new.name, self.new.version)
             drain(self.management, self.old, self.instance.log_dir, self.tell)
-            # From here on the old version may be gone, and the new one is all there is.
+            # From here on there may be only the new version, so nothing is undone.
             undo.pop_all()
-        self._drop_old()
+        self._unregister_old()
         shutil.rmtree(self.folder.with_name(f"{self.old.name}-{self.old.version}"), ignore_errors=True)
         model = self.management.describe(self.new.name)
         if different := {key: model[key] for key, value in self.wanted.items() if model[key] != value}:
-            raise ServerError(f"{self.new} runs with {different}, which is not what was asked")
+            raise ServerError(f"{self.new} runs with {different}, which differs from the requested settings")
         return Reconfigured(model, self.before, notes)
 
     def _warnings(self) -> list[str]:
         notes = [
-            f"clients that name version {self.old.version} get 404 from now on; the version is {self.new.version}",
-            "it holds until the server is stopped; package the model again with these settings to keep them",
+            f"requests for version {self.old.version} get 404 from now on; the new version is {self.new.version}",
+            "the change lasts until the server stops; to keep these settings, package the model again with them",
         ]
         if count := pinned(self.instance.log_dir, self.old):
-            notes[0] = f"{count} requests in access_log.log named version {self.old.version}: {notes[0]}"
+            notes[0] = f"{count} requests in access_log.log are for version {self.old.version}: {notes[0]}"
         return notes
 
     def _make_folder(self) -> None:
-        """The running version's files as links, with a manifest and a model-config.yaml of their own."""
+        """Link the running version's files into a folder with a new manifest and model-config.yaml."""
         self.tell(f"preparing {self.new}")
         self.folder.mkdir(parents=True)
-        # What the server was told by other ways holds for the new version too.
+        # Settings that were made by other means apply to the new version too.
         effective = {**{key: self.before[key] for key in KEPT if key in self.before}, **self.wanted}
-        # In a file 0 would become 100 ms; the call that registers it says it again.
+        # In a file, 0 would become 100 ms; the registration call sets the delay again.
         effective["maxBatchDelay"] = max(1, effective["maxBatchDelay"])
         with files_of(self.instance, self.before, self.folder.with_name(f".{self.folder.name}")) as source:
             write_variant(source, self.folder, version=self.new.version, settings=effective)
 
     def _register(self) -> None:
-        asked = {setting: self.wanted[SETTINGS[setting]] for setting in ("batch_size", "max_batch_delay")}
+        requested = {setting: self.wanted[SETTINGS[setting]] for setting in ("batch_size", "max_batch_delay")}
         registration.register(
             self.management,
             str(self.folder.resolve()),
             model_name=self.new.name,
-            asked={**asked, "initial_workers": self.before["minWorkers"]},
+            requested={**requested, "initial_workers": self.before["minWorkers"]},
             on_progress=self.tell,
         )
 
@@ -240,26 +237,26 @@ class _Change:
             self.management.set_default(self.old.name, self.old.version)
             drain(self.management, self.new, self.instance.log_dir, self.tell)
 
-    def _drop_new(self) -> None:
+    def _unregister_new(self) -> None:
         with contextlib.suppress(TsbatchError):
             self.management.unregister(self.new.name, self.new.version)
 
-    def _drop_old(self) -> None:
-        self.tell(f"dropping {self.old}")
+    def _unregister_old(self) -> None:
+        self.tell(f"unregistering {self.old}")
         try:
             self.management.unregister(self.old.name, self.old.version)
         except ModelNotFound:
-            pass  # somebody else did
+            pass  # another client was faster
         except TsbatchError as error:
             name = "" if self.instance.name == DEFAULT_NAME else f" --name {self.instance.name}"
             raise ServerError(
-                f"{self.new} has the new settings and is in use, but {self.old} could not be dropped ({error}) and may"
-                f" still take memory: tsbatch unregister {self.old.name} --version {self.old.version}{name}"
+                f"{self.new} has the new settings and is in use, but {self.old} could not be unregistered ({error})"
+                f" and may still use memory; run: tsbatch unregister {self.old.name} --version {self.old.version}{name}"
             ) from error
 
 
 def next_version(version: str, taken: set[str]) -> str:
-    """A free version with the same beginning: 1.0, 1.0-r1, 1.0-r2."""
+    """Return the next free revision of a version, such as 1.0-r1 for 1.0."""
     match = REVISION.match(version)
     base, number = (match["version"], int(match["number"])) if match else (version, 0)
     while True:
@@ -270,15 +267,15 @@ def next_version(version: str, taken: set[str]) -> str:
 
 @contextlib.contextmanager
 def files_of(instance: Instance, model: Mapping[str, Any], scratch: Path) -> Iterator[Path]:
-    """Where a described model's files lie: where its workers work, or unpacked when it has none.
+    """Find a described model's files: its workers' current folder, or its archive, unpacked if necessary.
 
     Args:
         instance: the server.
-        model: as the server describes it.
-        scratch: a folder to unpack into, which is not there yet and is gone afterwards.
+        model: the server's description.
+        scratch: folder to unpack into; made and removed here.
 
     Raises:
-        ServerError: they are nowhere to be found.
+        ServerError: they were not found.
     """
     for worker in model["workers"]:
         with contextlib.suppress(psutil.Error, OSError):
@@ -302,19 +299,19 @@ def files_of(instance: Instance, model: Mapping[str, Any], scratch: Path) -> Ite
 def write_variant(
     source: Path, folder: Path, *, settings: Mapping[str, Any], version: str | None = None, threads: int | None = None
 ) -> None:
-    """A model's files again, with other settings: links, and a manifest and a model-config.yaml of their own.
+    """Make a folder with a model's files as links, but with a changed manifest and model-config.yaml.
 
     Args:
-        source: its files, unpacked.
-        folder: where to; empty.
-        settings: keys of model-config.yaml and their values; all others stay.
-        version: the model's version; as it is when left out.
-        threads: of one worker, for a handler of tsbatch; as it is when left out.
+        source: the model's files, unpacked.
+        folder: the new folder; empty.
+        settings: keys of model-config.yaml to change.
+        version: the new version; unchanged by default.
+        threads: threads of one worker, for a tsbatch handler; unchanged by default.
     """
     manifest = json.loads((source / MANIFEST_NAME).read_bytes())
     config = manifest["model"].setdefault("configFile", CONFIG_NAME)
     own = read(source / config) if (source / config).is_file() else {}
-    link_files(source, folder, leave_out={MANIFEST_NAME, HASHES_NAME, config})
+    link_files(source, folder, exclude={MANIFEST_NAME, HASHES_NAME, config})
     manifest["model"]["modelVersion"] = version or manifest["model"].get("modelVersion", "1.0")
     if threads is not None:
         own["tsbatch"] = {**(own.get("tsbatch") or {}), "threads": threads}
@@ -323,13 +320,13 @@ def write_variant(
     (folder / config).write_bytes(dump({**own, **settings}))
 
 
-def link_files(source: Path, target: Path, *, leave_out: set[str]) -> None:
-    """``source``'s files below ``target`` as hard links, so that they stay when ``source`` goes and cost nothing.
+def link_files(source: Path, target: Path, *, exclude: set[str]) -> None:
+    """Link ``source``'s files into ``target``; hard links need no space and outlive ``source``.
 
-    Where the file system has none they are copied.
+    On a file system without hard links the files are copied.
     """
     for name, path in model_folder.walk(source).items():
-        if name in leave_out or "__pycache__" in name.split("/"):
+        if name in exclude or "__pycache__" in name.split("/"):
             continue
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         try:

@@ -1,9 +1,8 @@
-"""Registering and scaling as a person means it: until the workers are READY, or with the reason why not."""
+"""Register and scale models, and wait until their workers are READY or fail with the reason."""
 
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from tsbatch.serving.instance import Instance
 from tsbatch.serving.load_failure import with_archive
 from tsbatch.serving.management_client import SECONDS_BETWEEN_LOOKS, Management, ModelVersion, Progress
 from tsbatch.system.console import say
+from tsbatch.system.polling import wait_until
 
 EFFECTIVE = {
     "initial_workers": "minWorkers",
@@ -23,16 +23,15 @@ EFFECTIVE = {
     "response_timeout": "responseTimeout",
     "startup_timeout": "startupTimeout",
 }
-"""What is asked for when registering, and the name under which the server tells what holds."""
-
+"""Options of registering a model, and their keys in the server's description."""
 
 SECONDS_TO_APPEAR = 5.0
-"""After Ctrl-C in the middle of a call; unpacking an archive takes a while."""
+"""How long after Ctrl-C in the middle of a call the model may still appear, because unpacking takes a while."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A setting that the server did not take as it was asked for."""
+    """A setting whose value on the server differs from the requested one."""
 
     setting: str
     asked: int
@@ -40,8 +39,8 @@ class Difference:
 
     def __str__(self) -> str:
         return (
-            f"{self.setting} is {self.effective}, not {self.asked} as asked: "
-            "the archive's model-config.yaml decides it (package it again to change it)"
+            f"{self.setting} is {self.effective}, not {self.asked} as requested: "
+            "the archive's model-config.yaml takes precedence (package it again to change it)"
         )
 
 
@@ -50,9 +49,9 @@ class Registered:
     """A registered model.
 
     Attributes:
-        model: as the server describes it.
-        differences: what of it differs from what was asked.
-        replaced: the version that was the default one until now, where this one took its place.
+        model: the server's description.
+        differences: settings that differ from the requested ones.
+        replaced: the previous default version, if this one replaced it.
     """
 
     model: Mapping[str, Any]
@@ -66,7 +65,7 @@ def register(
     *,
     instance: Instance | None = None,
     model_name: str | None = None,
-    asked: Mapping[str, int] | None = None,
+    requested: Mapping[str, int] | None = None,
     default: bool = False,
     on_progress: Progress | None = None,
 ) -> Registered:
@@ -75,17 +74,17 @@ def register(
     Args:
         management: the server.
         archive: a file, a name in the model store, or a URL.
-        instance: the server's instance, when it is ours; local files can be registered then.
-        model_name: the name to serve it under; the archive's own when left out.
-        asked: settings by the keys of :data:`EFFECTIVE`; one worker when it has no ``initial_workers``.
-        default: make it the version that requests get which name none, once its workers are READY.
-        on_progress: told what is waited for.
+        instance: the server's instance, if tsbatch started it; only then can local files be registered.
+        model_name: the name to serve it under; the archive's own by default.
+        requested: settings by the keys of :data:`EFFECTIVE`; one worker if there is no ``initial_workers``.
+        default: make it the default version once its workers are READY.
+        on_progress: called with a line about the current step.
 
     Raises:
-        UsageError: when there is no such archive, or the server refuses it.
-        LoadFailed: when its workers cannot load it; it is not registered then.
+        UsageError: there is no such archive, or the server rejects it.
+        LoadFailed: its workers cannot load it; it is not registered then.
     """
-    asked = asked or {}
+    requested = requested or {}
     url = url_of(archive, instance, management)
     _refuse_name(model_name or _name_in(archive, instance), instance)
     log = management.follow()
@@ -93,32 +92,34 @@ def register(
     if on_progress:
         on_progress(f"registering {archive}")
     try:
-        management.register(url, model_name=model_name, synchronous=False, **{"initial_workers": 1, **asked})
+        management.register(url, model_name=model_name, synchronous=False, **{"initial_workers": 1, **requested})
         new = versions_of(management) - before
     except TsbatchError:
         raise
     except BaseException:
         if name := model_name or _name_in(archive, instance):
-            _drop_late(management, name, before, on_progress or (lambda _: None))
+            _unregister_late(management, name, before, on_progress or (lambda _: None))
         raise
     who = min((one for one in new if model_name in (None, one.name)), default=None)
     if who is None:
-        raise ServerError(f"the server took {archive} and does not list it; another client may have unregistered it")
+        raise ServerError(
+            f"the server accepted {archive} but does not list it; another client may have unregistered it"
+        )
     try:
         model = management.wait_ready(who.name, who.version, on_progress=on_progress, log=log)
         replaced = _make_default(management, who) if default else None
     except BaseException as error:
-        # TorchServe would start its workers again and again for 300 seconds.
+        # TorchServe would keep restarting its workers for 300 seconds.
         with contextlib.suppress(TsbatchError):
             management.unregister(who.name, who.version)
         if isinstance(error, LoadFailed):
             raise with_archive(error, _local(archive, instance), "it is not registered") from None
         raise
-    return Registered(model, differences(asked, model), replaced)
+    return Registered(model, differences(requested, model), replaced)
 
 
 def _make_default(management: Management, who: ModelVersion) -> str | None:
-    """The version that was the default one before, if it was another; it is again when something fails."""
+    """Make it the default version and return the previous one, if it was another; a failure restores that."""
     old: str = management.describe(who.name)["modelVersion"]
     if old == who.version:
         return None
@@ -131,28 +132,30 @@ def _make_default(management: Management, who: ModelVersion) -> str | None:
     return old
 
 
-def _drop_late(management: Management, name: str, before: Collection[ModelVersion], tell: Progress) -> None:
-    """TorchServe finishes what it was asked although nobody waits for the answer any more: what comes of it goes."""
-    deadline = time.monotonic() + SECONDS_TO_APPEAR
-    while time.monotonic() < deadline:
-        tell(f"interrupted; waiting whether the server still registers {name}")
-        with contextlib.suppress(TsbatchError):  # another model that goes meanwhile, for example
-            for who in versions_of(management) - {*before}:
-                if who.name == name:
-                    management.unregister(who.name, who.version)
-                    return
-        time.sleep(SECONDS_BETWEEN_LOOKS)
-    say(f"note: interrupted; the server may still register this version of {name}: tsbatch models shows whether it did")
+def _unregister_late(management: Management, name: str, before: Collection[ModelVersion], tell: Progress) -> None:
+    """Unregister a version that TorchServe finishes registering after the call was interrupted."""
+
+    def unregistered() -> bool:
+        tell(f"interrupted; checking whether the server still registers {name}")
+        with contextlib.suppress(TsbatchError):  # another model is unregistered meanwhile, for example
+            for new in versions_of(management) - {*before}:
+                if new.name == name:
+                    management.unregister(new.name, new.version)
+                    return True
+        return False
+
+    if not wait_until(unregistered, SECONDS_TO_APPEAR, interval=SECONDS_BETWEEN_LOOKS):
+        say(f"note: interrupted; the server may still register this version of {name}; run tsbatch models to check")
 
 
 def scale(
     management: Management, name: str, workers: int, version: str | None = None, *, on_progress: Progress | None = None
 ) -> dict[str, Any]:
-    """Set a model's number of workers, wait until it has them, and describe it.
+    """Set a model's number of workers, wait until they are READY, and describe it.
 
     Raises:
-        UsageError: when there is no such model.
-        LoadFailed: when a new worker cannot load; the model has as many as before then.
+        UsageError: there is no such model.
+        LoadFailed: a new worker cannot load; the old number is restored then.
     """
     before = management.describe(name, version)["minWorkers"]
     log = management.follow()
@@ -163,7 +166,7 @@ def scale(
         with contextlib.suppress(TsbatchError):
             management.scale(name, before, version, synchronous=False)
         if isinstance(error, LoadFailed):
-            raise with_archive(error, None, f"its number of workers is {before}, as before") from None
+            raise with_archive(error, None, f"its number of workers stays at {before}") from None
         raise
 
 
@@ -173,63 +176,64 @@ def _name_in(archive: str, instance: Instance | None) -> str:
 
 
 def _refuse_name(name: str, instance: Instance | None) -> None:
-    # It could be registered, and then be neither described nor unregistered, nor any other model be listed.
+    # It could be registered, but then neither described nor unregistered, and no model could be listed.
     if instance is not None and instance.token_lifetime and name.startswith("token"):
         raise UsageError(
-            f"a server with tokens cannot manage a model named {name!r}: TorchServe takes every address with "
-            "'/token' in it for its token API (TokenAuthorizationHandler.java); choose another --model-name"
+            f"a server with tokens cannot manage a model named {name!r}: TorchServe treats every address with "
+            "'/token' in it as its token API (TokenAuthorizationHandler.java); choose another --model-name"
         )
 
 
 def _local(archive: str, instance: Instance | None) -> Path | None:
-    """Where an archive lies on this machine, if it does."""
-    places = [Path(archive), *([instance.model_store / archive] if instance else [])]
-    return next((place for place in places if not URL.match(archive) and place.exists()), None)
+    """Find an archive on this machine, if it is here."""
+    paths = [Path(archive), *([instance.model_store / archive] if instance else [])]
+    return next((path for path in paths if not URL.match(archive) and path.exists()), None)
 
 
-def differences(asked: Mapping[str, int], model: Mapping[str, Any]) -> list[Difference]:
-    """What of the asked settings does not hold in a described model."""
+def differences(requested: Mapping[str, int], model: Mapping[str, Any]) -> list[Difference]:
+    """List the requested settings that differ in a described model."""
     effective = {setting: model[key] for setting, key in EFFECTIVE.items() if key in model}
     return [
         Difference(setting, value, effective[setting])
-        for setting, value in asked.items()
+        for setting, value in requested.items()
         if setting in effective and effective[setting] != value
     ]
 
 
 def versions_of(management: Management) -> set[ModelVersion]:
-    """Every version of every model that is registered now."""
+    """List every version of every registered model."""
     return {ModelVersion(model["modelName"], model["modelVersion"]) for model in management.every_version()}
 
 
 def url_of(archive: str, instance: Instance | None, management: Management) -> str:
-    """What to tell the server so that it finds an archive: a name in its model store, or a URL.
+    """Return the name in the model store or the URL by which the server finds an archive.
 
     Raises:
-        UsageError: when there is no such archive.
+        UsageError: there is no such archive.
     """
     if URL.match(archive):
         return archive
     path = Path(archive)
     if instance is None:
-        return elsewhere(path) if path.exists() and management.is_local else archive
+        return _address_of(path) if path.exists() and management.is_local else archive
     if not path.exists():
         if path.name == archive and (instance.model_store / archive).exists():
             return archive
-        raise UsageError(f"no such archive: {archive} (looked here and in the model store {instance.model_store})")
+        raise UsageError(f"no such archive: {archive} (searched here and in the model store {instance.model_store})")
     source = ModelSource.parse(path)
     if source.path.parent.resolve() == instance.model_store.resolve():
         return path.name
     if instance.private_store:
         return source.link_into(instance.model_store)
     if (instance.model_store / path.name).exists():
-        raise UsageError(f"the model store {instance.model_store} holds another {path.name}; rename one of the two")
-    return elsewhere(source.path)
+        raise UsageError(f"the model store {instance.model_store} already has another {path.name}; rename one of them")
+    return _address_of(source.path)
 
 
-def elsewhere(path: Path) -> str:
-    """How a server is told of an archive outside its model store.
+def _address_of(path: Path) -> str:
+    """Return the address for an archive outside the model store.
 
-    A file it copies into the store, and removes the copy when the model is unregistered; a folder it uses in its place.
+    The server copies a file into its store and removes the copy when the model is unregistered; a folder is used in
+    place.
     """
     return str(path.resolve()) if path.is_dir() else path.absolute().as_uri()

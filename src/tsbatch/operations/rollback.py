@@ -1,14 +1,13 @@
-"""The settings that a server in use had before it was tuned, kept where they outlive the tuner.
+"""Restore the settings that a server in use had before it was tuned, also after the tuner was killed.
 
-``tune --live`` writes them beside the server's state file, for its user alone, before it turns the first knob, and
-removes them when they are back. When the tuner was killed, they are still there: ``tsbatch tune --restore`` puts them
-back, and every command that reaches the server says so in a line.
+Before its first change, ``tune --live`` saves them in a private file beside the server's state file, which it deletes
+when they are restored. If the tuner was killed, the file is still there: ``tsbatch tune --restore`` restores the
+settings, and every command that connects to the server prints a reminder.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -21,34 +20,35 @@ from tsbatch.operations.reconfiguration import REVISION, changing, exchange
 from tsbatch.serving.in_flight_requests import drain
 from tsbatch.serving.instance import Instance, state_file
 from tsbatch.serving.management_client import Management, ModelNotFound, ModelVersion
+from tsbatch.system.polling import wait_until
 from tsbatch.system.processes import ProcessRef, own_process
-from tsbatch.system.state_directory import state_folder, write_private
+from tsbatch.system.state_directory import SCHEMA, read_state, state_folder, write_state
 
-SCHEMA = 1
 SUFFIX = ".tuning"
-"""Not ``.json``: it is no server's state file."""
+"""Not ``.json``, which marks a server's state file."""
 
 TRIES = 3
 SECONDS_BETWEEN_TRIES = 2.0
-"""TorchServe starts a worker again within them; one that dies in the middle fails a try, not the putting back."""
+"""Within this time TorchServe restarts a worker that died, so its death fails one try and not the whole rollback."""
 
-SECONDS_TO_END = 5.0
+SECONDS_TO_FREE_MEMORY = 5.0
 SECONDS_BETWEEN_LOOKS = 0.5
+FREE_MEMORY = "stop other programs that use memory"
 
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Before:
-    """What a model's settings were.
+class SavedSettings:
+    """A model's settings before it was tuned, as they are in the file.
 
     Attributes:
         model: its name.
         workers, batch_size, delay: its settings, the delay in ms.
         most: its maxWorkers.
-        version: its default version; None in a file of before this was kept.
-        versions: versions beside the default one.
-        tuner, server: the processes then.
+        version: its default version; None in a file of an older tsbatch.
+        versions: its other versions.
+        tuner, server: their processes at that time.
     """
 
     model: str
@@ -62,8 +62,8 @@ class Before:
     server: ProcessRef
 
     @classmethod
-    def now(cls, management: Management, instance: Instance, model: str) -> Before:
-        """As they are now.
+    def now(cls, management: Management, instance: Instance, model: str) -> SavedSettings:
+        """Read the present settings from the server.
 
         Raises:
             ModelNotFound: there is no such model.
@@ -88,121 +88,112 @@ class Before:
 
 
 def path_of(name: str) -> Path:
-    """Where an instance's settings are kept."""
+    """Return the path of the file with an instance's settings."""
     return state_file(name).with_suffix(SUFFIX) if "." not in name else state_folder() / f"{name}{SUFFIX}"
 
 
-def remember(instance: Instance, before: Before) -> None:
-    """Keep them until :func:`forget`."""
-    write_private(path_of(instance.name), json.dumps({"schema": SCHEMA, **asdict(before)}, indent=2) + "\n")
+def save(instance: Instance, before: SavedSettings) -> None:
+    """Write the file."""
+    write_state(path_of(instance.name), {"schema": SCHEMA, **asdict(before)})
 
 
-def forget(instance: Instance) -> None:
-    """They are back, or there is no server any more that could have them."""
+def delete(instance: Instance) -> None:
+    """Delete the file, if there is one."""
     path_of(instance.name).unlink(missing_ok=True)
 
 
-def kept(instance: Instance) -> Before | None:
-    """What is kept of this very server; None when nothing is.
+def saved(instance: Instance) -> SavedSettings | None:
+    """Read the file; None if there is none, or it belongs to an earlier server of this name.
 
     Raises:
         ServerError: the file cannot be read.
     """
-    path = path_of(instance.name)
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        if values.pop("schema") != SCHEMA:
-            raise ValueError("another version of tsbatch wrote it")
-        values |= {key: ProcessRef(**values[key]) for key in ("tuner", "server")}
-        before = Before(**values)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ServerError(f"cannot read {path}: {error}; remove it") from None
-    return before if before.server == instance.process else None
+    before = read_state(path_of(instance.name), SavedSettings)
+    return before if before is not None and before.server == instance.process else None
 
 
-def offer(instance: Instance) -> str | None:
-    """One line for whoever uses a server whose tuner was killed; None when there is nothing to say."""
+def reminder(instance: Instance) -> str | None:
+    """Return a reminder to restore the settings if the tuner was killed; otherwise None."""
     with contextlib.suppress(ServerError):
-        before = kept(instance)
+        before = saved(instance)
         if before is not None and not before.tuner.running():
             name = "" if instance.name == "default" else f" --name {instance.name}"
             return (
-                f"note: a tuning of {before.model} was killed; to put back {before} run: tsbatch tune --restore{name}"
+                f"note: a tuning of {before.model} was killed; to restore {before}, run: tsbatch tune --restore{name}"
             )
     return None
 
 
-def restore(management: Management, instance: Instance, tell: Tell = lambda _: None) -> Before:
-    """Put back what a killed tuner left.
+def restore(management: Management, instance: Instance, tell: Tell = lambda _: None) -> SavedSettings:
+    """Restore the settings that a killed tuner has changed.
 
     Raises:
-        UsageError: there is nothing to put back (any more), or the tuner still runs.
-        ServerError: it cannot be put back.
+        UsageError: there is nothing to restore, or the tuner is still running.
+        ServerError: the settings cannot be restored.
     """
-    before = kept(instance)
+    before = saved(instance)
     if before is None:
-        raise UsageError(f"no tuning of a model on the server {instance.name!r} was interrupted; nothing to put back")
+        raise UsageError(f"no tuning on the server {instance.name!r} was interrupted; there is nothing to restore")
     if before.tuner.running() and before.tuner != own_process():
-        raise UsageError(f"the tuning of {before.model} still runs (process {before.tuner.pid}); end it first")
+        raise UsageError(f"the tuning of {before.model} is still running (process {before.tuner.pid}); stop it first")
     with changing(instance, before.model):
-        others = put_back(management, instance, before, tell)
-    if others:
-        raise UsageError(others)
+        obstacle = restore_settings(management, instance, before, tell)
+    if obstacle:
+        raise UsageError(obstacle)
     return before
 
 
-def put_back(management: Management, instance: Instance, before: Before, tell: Tell = lambda _: None) -> str | None:
-    """Put these settings back and forget them; nothing is done where they hold already.
+def restore_settings(
+    management: Management, instance: Instance, before: SavedSettings, tell: Tell = lambda _: None
+) -> str | None:
+    """Restore these settings where they differ, and delete the file.
 
-    A server that fails is asked again while it runs, :data:`TRIES` times in all.
+    If the server fails while it is running, this tries again, :data:`TRIES` times in all.
 
     Returns:
-        In a line, why nothing is to be put back any more; None when they hold.
+        Why the settings must not be restored any more, in one line; None if they are restored.
 
     Raises:
-        UsageError: there is no memory for it; they are still kept.
-        ServerError: it cannot be done; they are still kept.
+        UsageError: there is not enough memory; the file is kept.
+        ServerError: the server failed; the file is kept.
     """
     for tries_left in reversed(range(TRIES)):
         try:
-            others = _put_back_once(management, instance, before, tell)
+            obstacle = _restore_once(management, instance, before, tell)
         except ServerError as error:  # noqa: PERF203 - a handful of tries
             if not tries_left or not instance.running():
                 raise
-            tell(f"trying again to put back the settings: {error}")
+            tell(f"trying again to restore the settings: {error}")
             time.sleep(SECONDS_BETWEEN_TRIES)
         else:
             break
-    forget(instance)
-    return others
+    delete(instance)
+    return obstacle
 
 
-def _put_back_once(management: Management, instance: Instance, before: Before, tell: Tell) -> str | None:
-    others = taken_over(management, before)
-    if others is None:
-        _drop_strays(management, instance, before, tell)
+def _restore_once(management: Management, instance: Instance, before: SavedSettings, tell: Tell) -> str | None:
+    obstacle = taken_over(management, before)
+    if obstacle is None:
+        _remove_leftover_versions(management, instance, before, tell)
         settings = before.workers, before.batch_size, before.delay
-        turn(management, instance, before.model, *settings, tell, careful=False)
+        apply_settings(management, instance, before.model, *settings, tell, check_memory=False)
         if before.most not in (None, management.describe(before.model)["maxWorkers"]):
             management.scale(before.model, before.workers, max_workers=before.most, synchronous=False)
-    return others
+    return obstacle
 
 
-def taken_over(management: Management, before: Before) -> str | None:
-    """In a line, that somebody else has deployed the model since, or dropped it; None when nobody has."""
+def taken_over(management: Management, before: SavedSettings) -> str | None:
+    """Say in one line that the model was deployed anew or unregistered since; None if it was not."""
     try:
         default = management.describe(before.model)["modelVersion"]
     except ModelNotFound:
-        return f"the server has no model {before.model} any more; nothing to put back"
+        return f"the server no longer has a model {before.model}; there is nothing to restore"
     if before.version is None or base_of(default) == base_of(before.version):
         return None
-    others = f"version {default} of {before.model} is in use now, which the tuning did not make"
-    return f"{others}; its settings stay as they are"
+    return f"version {default} of {before.model} is in use now, not one of the tuning; its settings stay unchanged"
 
 
-def turn(
+def apply_settings(
     management: Management,
     instance: Instance,
     model: str,
@@ -211,61 +202,62 @@ def turn(
     delay: int,
     tell: Tell = lambda _: None,
     *,
-    careful: bool = True,
+    check_memory: bool = True,
 ) -> None:
-    """Give a model in use other settings, without refusing a request.
+    """Change the settings of a model in use without rejecting a request.
 
     Args:
         management: the server.
         instance: the server's instance.
         model: its name.
-        workers: how many.
+        workers: number of workers.
         batch_size: batchSize.
         delay: maxBatchDelay, ms.
-        tell: told what is being done.
-        careful: start no more workers than there seems to be memory for; those that were there before had some.
+        tell: called with a line about the current step.
+        check_memory: start more workers only if there is memory for them.
 
     Raises:
-        UsageError: there is no memory for a second version beside the first, or for more workers; surplus workers are
-            ended, and the other settings changed, by then.
-        ServerError: it cannot be done.
+        UsageError: there is not enough memory for a second version, or for more workers; surplus workers have been
+            ended then, and in the second case the other settings changed.
+        ServerError: the server failed.
     """
     now = management.describe(model)
-    # While there are two versions each has as many: as few as can be.
+    # Fewer workers first, because for a while there are two versions with as many each.
     if workers < now["minWorkers"]:
         now = registration.scale(management, model, workers, on_progress=tell)
     if (now["batchSize"], now["maxBatchDelay"]) != (batch_size, delay):
         if lack := lack_of_room(now):
-            raise UsageError(f"{lack}; end something else that takes memory")
+            raise UsageError(f"{lack}; {FREE_MEMORY}")
         exchange(management, instance, model, now, {"batchSize": batch_size, "maxBatchDelay": delay}, tell=tell)
     if workers > now["minWorkers"]:
-        if careful and (lack := _lack_for_more(management, model, workers - now["minWorkers"])):
-            raise UsageError(f"{lack}; end something else that takes memory")
+        if check_memory and (lack := _lack_for_more(management, model, workers - now["minWorkers"])):
+            raise UsageError(f"{lack}; {FREE_MEMORY}")
         registration.scale(management, model, workers, on_progress=tell)
 
 
 def _lack_for_more(management: Management, model: str, workers: int) -> str | None:
-    """As ``memory_headroom.lack_for_more``, once those that were just ended have given back their memory."""
-    deadline = time.monotonic() + SECONDS_TO_END
-    while (lack := lack_for_more(management.describe(model), workers)) and time.monotonic() < deadline:
-        time.sleep(SECONDS_BETWEEN_LOOKS)
-    return lack
+    """Check the memory for more workers after the workers that were just ended have freed theirs."""
+
+    def lack() -> str | None:
+        return lack_for_more(management.describe(model), workers)
+
+    enough = wait_until(lambda: lack() is None, SECONDS_TO_FREE_MEMORY, interval=SECONDS_BETWEEN_LOOKS)
+    return None if enough else lack()
 
 
 def base_of(version: str) -> str:
-    """The version that somebody named: 1.0 of 1.0-r2."""
+    """Return the version without the suffix that reconfigure adds: 1.0 for 1.0-r2."""
     match = REVISION.match(version)
     return match["version"] if match else version
 
 
-def _drop_strays(management: Management, instance: Instance, before: Before, tell: Tell) -> None:
-    """A tuner that was killed between two versions leaves both; what others deployed meanwhile stays."""
+def _remove_leftover_versions(management: Management, instance: Instance, before: SavedSettings, tell: Tell) -> None:
+    """Unregister the second version that a killed tuner may have left, but none that was deployed meanwhile."""
     default = management.describe(before.model)["modelVersion"]
     base = base_of(before.version or default)
     for version in (one["modelVersion"] for one in management.versions(before.model)):
-        ours = version == before.version or (REVISION.match(version) and base_of(version) == base)
-        if ours and version not in (default, *before.versions):
-            stray = ModelVersion(before.model, version)
+        from_tuner = version == before.version or (REVISION.match(version) and base_of(version) == base)
+        if from_tuner and version not in (default, *before.versions):
             with contextlib.suppress(TsbatchError):
-                drain(management, stray, instance.log_dir, tell)
-                management.unregister(stray.name, stray.version)
+                drain(management, ModelVersion(before.model, version), instance.log_dir, tell)
+                management.unregister(before.model, version)

@@ -1,4 +1,4 @@
-"""Who set what a running server tells of a model: ``GET /models`` gives values and no reasons."""
+"""Find the source of each setting of a running model: ``GET /models`` reports only the values."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ BY_API: Final = "API (registered, scaled or reconfigured)"
 
 
 def origins(instance: Instance, described: Mapping[str, Any]) -> dict[str, str]:
-    """For each setting the layer it comes from; empty where archive or settings cannot be read.
+    """Return the layer that each setting comes from; empty if the archive or the settings cannot be read.
 
-    A value that is not the one that files and defaults lead to was set through the management API since.
+    A value that differs from what files and defaults give was set later through the management API.
 
     Args:
         instance: the server.
-        described: what ``GET /models/NAME`` says of the model.
+        described: the server's description of the model, from ``GET /models/NAME``.
     """
     path = instance.model_store / file_name(described.get("modelUrl", ""))
     if not path.exists():
@@ -52,7 +52,7 @@ def origins(instance: Instance, described: Mapping[str, Any]) -> dict[str, str]:
 
 
 def file_name(model_url: str) -> str:
-    """What an archive is called in the model store; TorchServe copies there what it is given by address.
+    """Return an archive's file name in the model store, into which TorchServe copies archives from URLs.
 
     (frontend/archive/.../utils/ArchiveUtils.java: getFilenameFromUrl)
     """

@@ -41,7 +41,7 @@ class LiveServer:
 
     def __init__(self, instance: Instance, model: str, bench: Bench, tell: Tell = lambda _: None) -> None:
         self._instance, self._model, self._bench, self._tell = instance, model, bench, tell
-        self._before: rollback.Before | None = None
+        self._before: rollback.SavedSettings | None = None
         self._open = contextlib.ExitStack()
         self.config: dict[str, Any] = {}
 
@@ -52,16 +52,16 @@ class LiveServer:
             self._open.enter_context(changing(self._instance, self._model))
             self._warn(described["modelVersion"])
             self.config = self._config(described)
-            now = rollback.Before.now(management, self._instance, self._model)
+            now = rollback.SavedSettings.now(management, self._instance, self._model)
             # What a killed tuner found is what has to come back, not what it left.
             self._before = now if left is None else replace(left, tuner=now.tuner)
-            rollback.remember(self._instance, self._before)
+            rollback.save(self._instance, self._before)
             self._open = self._open.pop_all()
         return self
 
-    def _left(self, management: Management) -> rollback.Before | None:
+    def _left(self, management: Management) -> rollback.SavedSettings | None:
         """What a killed tuner found and did not put back."""
-        left = rollback.kept(self._instance)
+        left = rollback.saved(self._instance)
         if left is None:
             return None
         if left.tuner.running():
@@ -107,12 +107,12 @@ class LiveServer:
     def _put_back(self, error: BaseException | None) -> None:
         assert self._before is not None
         if not self._instance.running():
-            rollback.forget(self._instance)
+            rollback.delete(self._instance)
             return
         self._tell("putting back the settings that were found")
         try:
             with self._instance.management() as management:
-                others = rollback.put_back(management, self._instance, self._before, self._tell)
+                others = rollback.restore_settings(management, self._instance, self._before, self._tell)
         except TsbatchError as failure:
             again = "once the server is well run: tsbatch tune --restore"
             raise ServerError(f"{self._before} could not be put back: {failure}; {again}") from failure
@@ -135,7 +135,7 @@ class LiveServer:
                 others = rollback.taken_over(management, self._before)
                 if others is None:
                     settings = (knobs.workers, knobs.batch_size, knobs.delay)
-                    rollback.turn(management, self._instance, self._model, *settings, self._tell)
+                    rollback.apply_settings(management, self._instance, self._model, *settings, self._tell)
             except UsageError as error:
                 raise Refused(str(error)) from error
             except ServerError as error:

@@ -87,7 +87,7 @@ def of_running(instance: Instance, described: Mapping[str, Any]) -> Source:
     @contextlib.contextmanager
     def files(scratch: Path) -> Iterator[Path]:
         with files_of(instance, described, scratch.with_name(f"{scratch.name}-unpacked")) as found:
-            link_files(found, scratch, leave_out=set())
+            link_files(found, scratch, exclude=set())
         yield scratch
 
     return files
@@ -186,7 +186,7 @@ class PrivateCopy:
                     management,
                     str(self._folder(name, knobs).resolve()),
                     model_name=name,
-                    asked={
+                    requested={
                         "initial_workers": knobs.workers,
                         "batch_size": knobs.batch_size,
                         "max_batch_delay": knobs.delay,

@@ -91,4 +91,4 @@ def test_line_5_scale_says_it_too(server, tmp_path, run):
     code, _, err = run("scale", "later", "--workers", "2", "--name", server.instance.name)
     assert code == 3
     assert "loading took over 5 s (startupTimeout); set startupTimeout to at least 120" in err
-    assert "its number of workers is 1, as before" in err
+    assert "its number of workers stays at 1" in err

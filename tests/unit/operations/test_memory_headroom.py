@@ -24,7 +24,7 @@ def test_room_is_what_the_workers_hold_alone(monkeypatch):
     assert lack_of_room(model(ME)) is None
     monkeypatch.setattr(memory_headroom, "available", lambda: 10**6)
     # How much this process holds depends on what ran in it before.
-    assert re.search(r"both versions need \d+\.\d GB more, and 0\.0 GB are free", lack_of_room(model(ME)))
+    assert re.search(r"both versions need \d+\.\d GB more memory, but only 0\.0 GB is free", lack_of_room(model(ME)))
 
 
 def test_what_counts_is_how_many_workers_come(monkeypatch):
@@ -32,7 +32,7 @@ def test_what_counts_is_how_many_workers_come(monkeypatch):
     monkeypatch.setattr(memory_headroom, "available", lambda: 3 * 10**9)
     assert lack_of_room(model(ME, ME)) is None
     assert lack_of_room(model(ME), workers=2) is None
-    assert lack_of_room(model(ME), workers=4) == "both versions need 4.4 GB more, and 3.0 GB are free"
+    assert lack_of_room(model(ME), workers=4) == "both versions need 4.4 GB more memory, but only 3.0 GB is free"
     assert lack_of_room(model(*[ME] * 4), workers=2) is None
 
 
@@ -50,9 +50,11 @@ def test_room_on_the_gpu(tmp_path, monkeypatch, free, enough):
     lack = lack_of_room(model({**ME, "gpu": True}))
     assert (lack is None) == enough
     if lack:
-        assert lack == "both versions need 3.5 GB more on GPU-a, and 3.3 GB are free"
-    assert lack_of_room(model({**ME, "gpu": True}), workers=2) == "both versions need 6.9 GB more on GPU-a, and " + (
-        "4.2 GB are free" if enough else "3.3 GB are free"
+        assert lack == "both versions need 3.5 GB more memory on GPU-a, but only 3.3 GB is free"
+    assert lack_of_room(
+        model({**ME, "gpu": True}), workers=2
+    ) == "both versions need 6.9 GB more memory on GPU-a, but only " + (
+        "4.2 GB is free" if enough else "3.3 GB is free"
     )
     assert lack_of_room(model(ME)) is None, "not asked for workers without a GPU"
 
@@ -62,9 +64,9 @@ def test_room_for_more_workers(monkeypatch):
     monkeypatch.setattr(memory_headroom, "available", lambda: 2 * 10**9)
     assert lack_for_more(model(ME), 1) is None
     assert lack_for_more(model(ME, ME), 1) is None
-    assert lack_for_more(model(ME), 3) == "3 more workers need 3.3 GB more, and 2.0 GB are free"
+    assert lack_for_more(model(ME), 3) == "3 more workers need 3.3 GB more memory, but only 2.0 GB is free"
     monkeypatch.setattr(memory_headroom, "available", lambda: 10**9)
-    assert lack_for_more(model(ME, ME), 1) == "1 more worker needs 1.1 GB more, and 1.0 GB are free"
+    assert lack_for_more(model(ME, ME), 1) == "1 more worker needs 1.1 GB more memory, but only 1.0 GB is free"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="the stand-in for nvidia-smi is a shell script")
@@ -74,7 +76,9 @@ def test_room_for_one_more_worker_on_any_gpu(tmp_path, monkeypatch):
     stand_in(tmp_path, monkeypatch, apps=[("GPU-a", os.getpid(), 3000)], free={"GPU-a": 1000, "GPU-b": 4000})
     assert lack_for_more(on_gpu, 1) is None
     stand_in(tmp_path, monkeypatch, apps=[("GPU-a", os.getpid(), 3000)], free={"GPU-a": 1000, "GPU-b": 3200})
-    assert lack_for_more(on_gpu, 1) == "one more worker needs 3.5 GB of a GPU, and the emptiest one has 3.4 GB free"
+    assert (
+        lack_for_more(on_gpu, 1) == "one more worker needs 3.5 GB of GPU memory, but the emptiest GPU has 3.4 GB free"
+    )
     assert lack_for_more(model(ME), 1) is None
 
 

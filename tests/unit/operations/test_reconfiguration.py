@@ -78,13 +78,13 @@ class Server:
             raise UsageError("Cannot remove default version")
         del self.models[version]
 
-    def register(self, management, archive, *, model_name, asked, on_progress):
-        self.step("register", model_name, dict(asked))
+    def register(self, management, archive, *, model_name, requested, on_progress):
+        self.step("register", model_name, dict(requested))
         self.folder = archive
         config = yaml.safe_load(Path(archive, "model-config.yaml").read_text())
         version = json.loads(Path(archive, "MAR-INF/MANIFEST.json").read_text())["model"]["modelVersion"]
         own = {key: config[key] for key in module.KEPT}
-        own |= {"batchSize": asked["batch_size"], "maxBatchDelay": asked["max_batch_delay"]}
+        own |= {"batchSize": requested["batch_size"], "maxBatchDelay": requested["max_batch_delay"]}
         self.models[version] = {**own, "modelVersion": version, "workers": []}
 
 
@@ -110,9 +110,9 @@ def change(tmp_path, worker, monkeypatch):
 
 def test_the_steps_in_their_order(change):
     done = change({"batch_size": 16})
-    asked = {"batch_size": 16, "max_batch_delay": 0, "initial_workers": 1}
+    requested = {"batch_size": 16, "max_batch_delay": 0, "initial_workers": 1}
     assert change.server.done == [
-        ("register", "m", asked),
+        ("register", "m", requested),
         ("set_default", "1.0-r1"),
         ("drain", "1.0"),
         ("unregister", "1.0"),
@@ -202,8 +202,8 @@ def test_an_old_version_that_cannot_be_dropped_is_told_with_the_remedy(change):
         change({"batch_size": 16}, fail="unregister")
     assert list(change.server.models) == ["1.0", "1.0-r1"]
     assert str(caught.value) == (
-        "m 1.0-r1 has the new settings and is in use, but m 1.0 could not be dropped (unregister failed) and may still"
-        " take memory: tsbatch unregister m --version 1.0 --name mine"
+        "m 1.0-r1 has the new settings and is in use, but m 1.0 could not be unregistered (unregister failed)"
+        " and may still use memory; run: tsbatch unregister m --version 1.0 --name mine"
     )
 
 
@@ -251,7 +251,7 @@ def test_one_change_of_a_model_at_a_time(change, worker):
     class Slow(Server):
         def register(self, management, archive, **options):
             super().register(management, archive, **options)
-            with pytest.raises(ServerError, match=r"^another reconfigure .* changes m on this server"):
+            with pytest.raises(ServerError, match=r"^another reconfigure .* is changing m on this server"):
                 change({"batch_size": 32}, server=other)
 
     change({"batch_size": 16}, server=Slow(worker.pid))
@@ -300,7 +300,7 @@ def test_where_no_links_can_be_made_files_are_copied(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "link", lambda *names: (_ for _ in ()).throw(OSError("no links")))
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "w").write_bytes(b"1")
-    link_files(tmp_path / "a", tmp_path / "b", leave_out=set())
+    link_files(tmp_path / "a", tmp_path / "b", exclude=set())
     assert (tmp_path / "b" / "w").read_bytes() == b"1"
 
 
@@ -316,17 +316,17 @@ def command(monkeypatch):
 
     settings = {"batchSize": 8, "maxBatchDelay": 10, "responseTimeout": 120, "startupTimeout": 120}
     before = {**settings, "modelName": "m", "modelVersion": "1.0", "minWorkers": 1, "workers": [{"status": "READY"}]}
-    asked = []
+    requested = []
 
     def change(management, instance, name, changes, *, force, tell):
-        asked.append((management, instance, name, dict(changes), force))
+        requested.append((management, instance, name, dict(changes), force))
         tell("draining m 1.0")
         after = {**before, "modelVersion": "1.0-r1", "batchSize": changes["batch_size"]}
-        return module.Reconfigured(after, before, ["clients that name version 1.0 get 404 from now on"])
+        return module.Reconfigured(after, before, ["requests for version 1.0 get 404 from now on"])
 
     monkeypatch.setattr(reconfigure_command, "reconfigure", change)
     monkeypatch.setattr(reconfigure_command, "target", lambda name, server: nullcontext(("api", f"{name} {server}")))
-    return asked
+    return requested
 
 
 def test_the_command_tells_what_changed(command, capsys):
@@ -335,7 +335,7 @@ def test_the_command_tells_what_changed(command, capsys):
     assert command == [("api", "mine None", "m", {"batch_size": 16}, True)]
     assert "batchSize: 8 -> 16" in out
     assert "1.0-r1" in out
-    assert "note: clients that name version 1.0 get 404" in err
+    assert "note: requests for version 1.0 get 404" in err
 
 
 def test_the_command_in_json(command, capsys):

@@ -216,7 +216,7 @@ class TestRegistration:
         with pytest.raises(error):
             registration.register(api, "http://host/m.mar", model_name="m", on_progress=told.append)
         assert [call[1] for call in fake.calls if call[0] == "DELETE"] == ["/models/m/1.0"]
-        assert told[-1] == "interrupted; waiting whether the server still registers m"
+        assert told[-1] == "interrupted; checking whether the server still registers m"
 
     def test_ctrl_c_while_the_new_version_is_looked_for_leaves_nothing_either(self, fake, api, monkeypatch):
         real, looks = registration.versions_of, []
@@ -249,7 +249,7 @@ class TestRegistration:
         fake.answer("GET", "/models", (200, {"models": []}))
         with pytest.raises(KeyboardInterrupt):
             registration.register(api, "http://host/m.mar", model_name="m")
-        assert "may still register this version of m: tsbatch models shows whether it did" in capsys.readouterr().err
+        assert "may still register this version of m; run tsbatch models to check" in capsys.readouterr().err
         looked = len(fake.calls)
         with pytest.raises(KeyboardInterrupt):
             registration.register(api, "http://host/m.mar")
@@ -261,7 +261,7 @@ class TestRegistration:
         del model["startupTimeout"]  # older servers do not tell it
         found = registration.differences(asked, model)
         assert [(one.setting, one.asked, one.effective) for one in found] == [("response_timeout", 55, 120)]
-        assert str(found[0]).startswith("response_timeout is 120, not 55 as asked: the archive's model-config.yaml")
+        assert str(found[0]).startswith("response_timeout is 120, not 55 as requested: the archive's model-config.yaml")
 
     def test_a_failed_scale_goes_back(self, fake, api):
         looks = [(200, [described()]), (200, [described(ready=1, wanted=2, startupTimeout=-130)])]

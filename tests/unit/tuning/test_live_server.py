@@ -53,12 +53,12 @@ def server(tmp_path, monkeypatch):
     )
     made.management = lambda: nullcontext(management)
 
-    def turn(management, instance, model, workers, batch_size, delay, tell=None, *, careful=True):
+    def turn(management, instance, model, workers, batch_size, delay, tell=None, *, check_memory=True):
         if made.fails:
             raise made.fails
         made.settings |= {"minWorkers": workers, "batchSize": batch_size, "maxBatchDelay": delay}
 
-    monkeypatch.setattr(rollback, "turn", turn)
+    monkeypatch.setattr(rollback, "apply_settings", turn)
     monkeypatch.setattr(rollback, "SECONDS_BETWEEN_TRIES", 0)
     return made
 
@@ -84,29 +84,29 @@ def test_what_was_found_is_put_back_however_it_ends(server, error):
         assert live.start == FOUND
         live.measure(Knobs(1, 32, 1))
         assert settings(server) == Knobs(1, 32, 1)
-        assert rollback.kept(server) is not None
+        assert rollback.saved(server) is not None
         if error is not None:
             raise error
     assert settings(server) == FOUND
-    assert rollback.kept(server) is None
+    assert rollback.saved(server) is None
 
 
 def test_nobody_else_changes_the_model_meanwhile(server):
     with LiveServer(server, "embed", Bench()) as live:
         live.measure(Knobs(1, 32, 1))
-        with pytest.raises(ServerError, match="tune --live changes embed"), changing(server, "embed"):
+        with pytest.raises(ServerError, match="tune --live is changing embed"), changing(server, "embed"):
             pass
     with changing(server, "embed"):
         with pytest.raises(ServerError, match="another reconfigure"), LiveServer(server, "embed", Bench()):
             pass
-        assert rollback.kept(server) is None
+        assert rollback.saved(server) is None
         assert settings(server) == FOUND
     with LiveServer(server, "embed", Bench()):
         pass
 
 
 def test_ctrl_c_in_the_middle_of_the_end_does_not_leave_it_half_done(server, monkeypatch):
-    put_back, asked = rollback.put_back, []
+    put_back, asked = rollback.restore_settings, []
 
     def interrupted(*arguments):
         asked.append(1)
@@ -114,12 +114,12 @@ def test_ctrl_c_in_the_middle_of_the_end_does_not_leave_it_half_done(server, mon
             raise KeyboardInterrupt
         return put_back(*arguments)
 
-    monkeypatch.setattr(rollback, "put_back", interrupted)
+    monkeypatch.setattr(rollback, "restore_settings", interrupted)
     live = LiveServer(server, "embed", Bench())
     with pytest.raises(KeyboardInterrupt), live:
         live.measure(Knobs(1, 32, 1))
     assert settings(server) == FOUND
-    assert rollback.kept(server) is None
+    assert rollback.saved(server) is None
 
 
 def test_a_setting_that_has_no_room_is_refused_and_the_tuning_goes_on(server):
@@ -147,7 +147,7 @@ def test_what_cannot_be_put_back_is_said_with_the_remedy(server):
     for server.fails in (ServerError("busy"), UsageError("busy")):
         with pytest.raises(ServerError, match=r"could not be put back: busy; .* tsbatch tune --restore"):
             live.__exit__(None, None, None)
-        assert rollback.kept(server) is not None
+        assert rollback.saved(server) is not None
 
 
 def test_a_version_that_somebody_deploys_meanwhile_ends_the_tuning_and_is_left_as_it_is(server, capsys):
@@ -158,7 +158,7 @@ def test_a_version_that_somebody_deploys_meanwhile_ends_the_tuning_and_is_left_a
         live.measure(Knobs(1, 16, 1))
     assert not isinstance(caught.value, Refused)
     assert settings(server) == Knobs(1, 3, 1)
-    assert rollback.kept(server) is None
+    assert rollback.saved(server) is None
     assert "2.0" not in capsys.readouterr().err, "the error says it"
 
 
@@ -171,7 +171,7 @@ def test_a_version_that_somebody_deployed_in_time_for_the_end_is_told(server, ca
 
 def test_what_a_killed_tuner_found_does_not_hold_for_a_version_deployed_since(server):
     with server.management() as management:
-        rollback.remember(server, replace(rollback.Before.now(management, server, "embed"), tuner=GONE))
+        rollback.save(server, replace(rollback.SavedSettings.now(management, server, "embed"), tuner=GONE))
     server.settings |= {"modelVersion": "2.0", "batchSize": 3}
     with LiveServer(server, "embed", Bench()) as live:
         assert live.start == Knobs(2, 3, 50)
@@ -184,7 +184,7 @@ def test_clients_that_name_the_version_are_spared(server, tmp_path, capsys):
     (tmp_path / "access_log.log").write_text(line * 2 + line.replace("embed/1.0", "embed"))
     with pytest.raises(UsageError, match=r"2 requests in access_log\.log named version 1\.0 of embed.* without --live"):
         LiveServer(server, "embed", Bench()).__enter__()
-    assert rollback.kept(server) is None
+    assert rollback.saved(server) is None
     (tmp_path / "access_log.log").write_text(line.replace("embed/1.0", "embed"))
     with LiveServer(server, "embed", Bench()):
         assert "clients that name version 1.0 get 404 from the first step on" in capsys.readouterr().err
@@ -192,25 +192,25 @@ def test_clients_that_name_the_version_are_spared(server, tmp_path, capsys):
 
 def test_after_a_killed_tuner_what_it_found_is_what_comes_back(server):
     with server.management() as management:
-        rollback.remember(server, replace(rollback.Before.now(management, server, "embed"), tuner=GONE))
+        rollback.save(server, replace(rollback.SavedSettings.now(management, server, "embed"), tuner=GONE))
     server.settings |= {"minWorkers": 4, "batchSize": 64}
     with LiveServer(server, "embed", Bench()) as live:
         assert live.start == FOUND
-        assert rollback.kept(server).tuner == own_process()
+        assert rollback.saved(server).tuner == own_process()
     assert settings(server) == FOUND
 
 
 def test_two_tunings_of_one_server_are_refused(server):
     with server.management() as management:
-        before = rollback.Before.now(management, server, "other")
-    rollback.remember(server, replace(before, tuner=GONE))
+        before = rollback.SavedSettings.now(management, server, "other")
+    rollback.save(server, replace(before, tuner=GONE))
     with pytest.raises(UsageError, match="a tuning of other was killed"), LiveServer(server, "embed", Bench()):
         pass
     for model in ("other", "embed"):
-        rollback.remember(server, replace(before, model=model))
+        rollback.save(server, replace(before, model=model))
         with pytest.raises(UsageError, match=f"a tuning of {model} runs already"), LiveServer(server, "embed", Bench()):
             pass
-    rollback.remember(server, replace(before, model="embed"))
+    rollback.save(server, replace(before, model="embed"))
     with pytest.raises(UsageError, match="runs already"), LiveServer(server, "embed", Bench()):
         pass
 
