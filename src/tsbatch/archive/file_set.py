@@ -1,4 +1,4 @@
-"""The files of an archive by their path in it; what would overwrite something is an error."""
+"""The files of an archive by their path inside; files that would overwrite each other are an error."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tsbatch.archive import model_folder
 from tsbatch.errors import UsageError
 
 AUX_FOLDER = "auxiliary"
-"""Where auxiliary files go. Not ``aux``: Windows cannot create a folder of that name."""
+"""The folder of auxiliary files. Not ``aux``, because Windows cannot create a folder of that name."""
 
 
 class Contents:
     """The archive's files by path; two files that would overwrite each other are an error.
 
-    TorchServe unpacks whatever comes, later entries over earlier ones, and on Windows and macOS names that differ
-    only in case are one file.
+    TorchServe unpacks later entries over earlier ones, and on Windows and macOS two names that differ only in case are
+    one file.
     """
 
     def __init__(self, files: Mapping[str, Path]) -> None:
@@ -29,7 +29,7 @@ class Contents:
             self.add(name, path)
 
     def add(self, name: str, file: Path | bytes) -> None:
-        """Takes ``file`` in under ``name``; naming a file of the model folder once more is fine."""
+        """Add ``file`` under ``name``; adding a file of the model folder again is allowed."""
         if isinstance(file, Path) and self._inside.get(file.resolve()) == name and name in self.files:
             return
         above = [str(folder) for folder in PurePosixPath(name).parents[:-1]]
@@ -43,13 +43,13 @@ class Contents:
         self._folders.update(map(_key, above))
 
     def add_file(self, option: str, path: Path, name: str) -> None:
-        """The same for a file that somebody named at the command line."""
+        """Add a file that the user named on the command line."""
         if not path.is_file():
             raise UsageError(f"{option} {path}: no such file")
         self.add(name, path)
 
     def add_aux(self, key: str, path: Path) -> str:
-        """Takes an auxiliary file in, unless it came with the model folder; returns its path in the archive."""
+        """Add an auxiliary file, unless it is part of the model folder; return its path in the archive."""
         from tsbatch.worker.aux_files import READERS
 
         if path.suffix.lower() not in READERS:
@@ -61,7 +61,7 @@ class Contents:
         return name
 
     def add_extra(self, path: Path) -> None:
-        """Takes a file in at the root, or a folder under its own name."""
+        """Add a file at the root, or a folder under its own name."""
         if not path.is_dir():
             self.add_file("--extra", path, path.name)
             return

@@ -1,9 +1,9 @@
-"""The model-config.yaml of an archive: every key that TorchServe needs, always all of them.
+"""The model-config.yaml of an archive, always with every key that TorchServe needs.
 
-TorchServe drops what it does not know or like without a word, and an archive whose YAML lacks the time-outs
-pins both to 120 s whatever the server was told (frontend/archive/.../model/ModelConfig.java). So the file is
-always complete, every number is a whole one in Java's range, and what a person asked for wins over what lies
-in the model folder, which wins over the defaults.
+TorchServe silently ignores unknown keys and invalid values, and an archive whose YAML lacks the timeouts pins both to
+120 s, whatever the server's settings are (frontend/archive/.../model/ModelConfig.java). So the file is always complete,
+every number is a whole number in Java's range, and options override the model folder's file, which overrides the
+defaults.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ DEFAULTS = {
     "responseTimeout": 120,
     "startupTimeout": 120,
 }
-"""Key: value when nobody says otherwise.
+"""Default value of each key.
 
-``maxBatchDelay`` (ms) is what a lonely request pays for waiting on others that do not come; under load
-requests queue while the worker computes and are taken at once, so a long delay buys nothing. TorchServe's own
-default is 100. The time-outs (s) are TorchServe's; ``startupTimeout`` grows with the weights.
+``maxBatchDelay`` (ms) is the latency that a single request pays for waiting for others that do not come. Under load,
+requests queue while the worker computes and are taken at once, so a long delay gains nothing. TorchServe's own default
+is 100. The timeouts (s) are TorchServe's; ``startupTimeout`` grows with the weights.
 """
 
 STARTUP_SECONDS_PER_GIGABYTE = 30
-"""Added to ``startupTimeout`` for each gigabyte of weights: a disk that reads about 35 MB/s is still in time."""
+"""Added to ``startupTimeout`` for each gigabyte of weights: enough for a disk that reads about 35 MB/s."""
 
 _OPTIONS = {
     "workers": ("minWorkers", "maxWorkers"),
@@ -52,19 +52,19 @@ _OPTIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """What was asked for; None leaves the choice to the model folder's own file, then to the defaults.
+    """The requested settings; None means the value of the model folder's own file, or else the default.
 
     Attributes:
-        workers: processes that serve the model, from 1.
-        batch_size: the most requests in a batch, from 1.
-        max_batch_delay: milliseconds to wait for a batch to fill, from 1.
+        workers: processes that serve the model, at least 1.
+        batch_size: maximum number of requests in a batch, at least 1.
+        max_batch_delay: milliseconds to wait for a batch to fill, at least 1.
         response_timeout: seconds a batch may take before TorchServe kills the worker.
         startup_timeout: seconds a worker may take to load.
         threads: torch threads of one worker, or auto: the cores divided among the workers.
-        base: the parsed model-config.yaml to start from; its other keys and its ``handler:`` stay as they are.
+        base: the parsed model-config.yaml to start from; its other keys and its section ``handler`` stay as they are.
 
     Raises:
-        UsageError: a number that is not whole or out of range.
+        UsageError: a number is not whole or out of range.
     """
 
     workers: int | None = None
@@ -80,8 +80,8 @@ class ModelConfig:
             if getattr(self, option) is not None:
                 _check_number(keys[0], getattr(self, option), where=f"--{option.replace('_', '-')}")
 
-    def asked(self) -> dict[str, int]:
-        """TorchServe key: value, for the options that were given."""
+    def requested(self) -> dict[str, int]:
+        """Return the value of each TorchServe key that an option sets."""
         given = {option: getattr(self, option) for option in _OPTIONS}
         return {key: value for option, value in given.items() if value is not None for key in _OPTIONS[option]}
 
@@ -89,28 +89,28 @@ class ModelConfig:
 def complete(
     config: ModelConfig, *, task: str | None = None, aux: Mapping[str, str] | None = None, weight_bytes: int = 0
 ) -> dict[str, Any]:
-    """The whole model-config.yaml as a mapping, checked.
+    """Return the complete, validated model-config.yaml as a mapping.
 
     Args:
-        config: what was asked for.
-        task: the ready-made task, None for an own handler.
-        aux: auxiliary name: file inside the archive.
-        weight_bytes: size of the weights, from which the default ``startupTimeout`` is chosen.
+        config: the requested settings.
+        task: the ready-made task; None for a custom handler.
+        aux: file inside the archive, by the auxiliary file's name.
+        weight_bytes: size of the weights, which determines the default ``startupTimeout``.
 
     Raises:
-        UsageError: a key or value that TorchServe or tsbatch would not take.
+        UsageError: TorchServe or tsbatch would not accept a key or value.
     """
     base = _fill_workers(config.base)
     for key in (key for key in DEFAULTS if key in base):
         _check_number(key, base[key], where=f"{CONFIG_NAME}: {key}")
     startup = DEFAULTS["startupTimeout"] + STARTUP_SECONDS_PER_GIGABYTE * (weight_bytes // GIGABYTE)
     numbers = {
-        key: config.asked().get(key, base.pop(key, default))
+        key: config.requested().get(key, base.pop(key, default))
         for key, default in {**DEFAULTS, "startupTimeout": startup}.items()
     }
     if numbers["minWorkers"] > numbers["maxWorkers"]:
         raise UsageError(
-            f"{CONFIG_NAME}: minWorkers is above maxWorkers, TorchServe would ignore both; make them equal"
+            f"{CONFIG_NAME}: minWorkers is above maxWorkers, so TorchServe would ignore both; make them equal"
         )
     section = _tsbatch_section(base.pop("tsbatch", None), config, task, aux or {})
     whole = {**numbers, **base, "tsbatch": section}
@@ -119,25 +119,25 @@ def complete(
 
 
 def overruled(config: ModelConfig) -> list[str]:
-    """One line for each number of the model folder's own file that an option replaces."""
+    """Return one line for each number of the model folder's own file that an option overrides."""
     base = _fill_workers(config.base)
     return [
         f"{CONFIG_NAME} of the model folder says {key}: {base[key]}; the option's {value} is used"
-        for key, value in config.asked().items()
+        for key, value in config.requested().items()
         if key in base and base[key] != value
     ]
 
 
 def dump(config: Mapping[str, Any]) -> bytes:
-    """``config`` as YAML in plain ASCII, since Python reads the file in the worker's own encoding."""
+    """Return ``config`` as YAML in plain ASCII, because Python reads the file in the worker's own encoding."""
     return yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=False, width=120).encode("ascii")
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A model-config.yaml as a mapping.
+    """Read a model-config.yaml as a mapping.
 
     Raises:
-        UsageError: it cannot be read, is not YAML, or holds no keys.
+        UsageError: it cannot be read, is not YAML, or contains no keys.
     """
     try:
         value = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -151,7 +151,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def is_java_int(value: Any) -> TypeGuard[int]:
-    """Return whether Java reads a YAML value as an Integer."""
+    """Return whether Java parses a YAML value as an Integer."""
     return isinstance(value, int) and not isinstance(value, bool) and -JAVA_INT_MAX - 1 <= value <= JAVA_INT_MAX
 
 
@@ -165,11 +165,11 @@ def _fill_workers(base: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_number(key: str, value: Any, *, where: str) -> None:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise UsageError(f"{where}: expected a whole number, got {value!r} (TorchServe would ignore it without a word)")
+        raise UsageError(f"{where}: expected a whole number, got {value!r} (TorchServe would silently ignore it)")
     if value == 0 and key == "maxBatchDelay":
         raise UsageError(
-            f"{where}: must be 1 or more; TorchServe turns a 0 into 100 ms, and 1 already means "
-            "'take what is queued, wait for nobody'"
+            f"{where}: must be at least 1; TorchServe turns 0 into 100 ms, and with 1 it takes what is queued without "
+            "waiting"
         )
     if not 1 <= value <= JAVA_INT_MAX:
         raise UsageError(f"{where}: must be from 1 to {JAVA_INT_MAX}, got {value}")
@@ -187,7 +187,7 @@ def _tsbatch_section(own: Any, config: ModelConfig, task: str | None, aux: Mappi
     if not isinstance(own_aux, Mapping):
         raise UsageError(f"{CONFIG_NAME}: tsbatch.aux: expected 'name: file' lines, got {type(own_aux).__name__}")
     for name in own_aux.keys() & aux.keys():
-        raise UsageError(f"--aux {name}: the model folder's {CONFIG_NAME} has an auxiliary file of that name already")
+        raise UsageError(f"--aux {name}: the model folder's {CONFIG_NAME} already has an auxiliary file of that name")
     if own_aux or aux:
         section["aux"] = {**own_aux, **aux}
     return section

@@ -1,8 +1,8 @@
-"""What of a model folder goes into an archive, and whether it is all there.
+"""Select a model folder's files for the archive.
 
-A folder saved by transformers or downloaded from a hub often holds the same weights several times, for other
-frameworks. The ready-made tasks load safetensors, so the rest would only make archive and start slower. Own
-handlers get the folder as it is.
+A folder saved by transformers or downloaded from a hub often contains the same weights several times, for different
+frameworks. The ready-made tasks load safetensors, so the other files would only make packaging and startup slower.
+Custom handlers get the folder as it is.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ OTHER_FRAMEWORKS = (
     "*.gguf",
     "*.tflite",
 )
-"""Files that are left out of a folder which has safetensors."""
+"""Files that are left out of a folder with safetensors."""
 
 OTHER_FRAMEWORK_FOLDERS = frozenset({"onnx", "openvino", "coreml"})
-"""Folders that are left out beside safetensors. Named like packages, they could also be imported by mistake:
-TorchServe puts the unpacked archive on the worker's PYTHONPATH."""
+"""Folders that are left out if there are safetensors. Because they are named like packages, they could also be imported
+by mistake: TorchServe puts the unpacked archive on the worker's PYTHONPATH."""
 
 TRAINING = ("optimizer.pt", "scheduler.pt", "scaler.pt", "rng_state*.pth", "training_args.bin", "trainer_state.json")
-"""What a Trainer leaves beside a model; no handler loads it."""
+"""Files that a Trainer saves next to a model; no handler loads them."""
 
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
 def walk(folder: Path) -> dict[str, Path]:
-    """Every file below ``folder``: its path inside the folder, with slashes, and where it really lies.
+    """Return the real path of every file below ``folder``, by path inside it, with forward slashes.
 
-    Links are followed, as a hub's cache is made of them.
+    Links are followed, because a hub's cache consists of them.
 
     Raises:
-        UsageError: a broken link, a link that leads back into itself, or something that is not a file.
+        UsageError: a link is broken or leads back to a parent folder, or something is not a file.
     """
     return dict(_walk(folder, PurePosixPath(), (folder.resolve(),)))
 
@@ -66,7 +66,7 @@ def _walk(folder: Path, inside: PurePosixPath, above: tuple[Path, ...]) -> Itera
 
 
 def clutter(name: str) -> bool:
-    """Whether a path is hidden, compiled Python, or the manifest of an archive that was unpacked here."""
+    """Return whether a path is hidden, compiled Python, or the manifest of an archive that was unpacked here."""
     parts = name.split("/")
     return (
         any(part.startswith(".") or part in ("__pycache__", "__MACOSX") for part in parts)
@@ -76,12 +76,12 @@ def clutter(name: str) -> bool:
 
 
 def not_needed(names: Mapping[str, Path]) -> list[str]:
-    """The files of a transformers folder that its safetensors make superfluous, and what training left."""
+    """Return the files of a transformers folder that are not needed besides its safetensors, or left by training."""
     with_safetensors = {str(PurePosixPath(name).parent) for name in names if name.endswith(".safetensors")}
-    return [name for name in names if _superfluous(PurePosixPath(name), with_safetensors)]
+    return [name for name in names if _is_superfluous(PurePosixPath(name), with_safetensors)]
 
 
-def _superfluous(path: PurePosixPath, with_safetensors: set[str]) -> bool:
+def _is_superfluous(path: PurePosixPath, with_safetensors: set[str]) -> bool:
     if _matches(path.name, TRAINING) or path.parts[0].startswith("checkpoint-"):
         return True
     if "." in with_safetensors and path.parts[0] in OTHER_FRAMEWORK_FOLDERS:
@@ -90,12 +90,12 @@ def _superfluous(path: PurePosixPath, with_safetensors: set[str]) -> bool:
 
 
 def pickled(names: Mapping[str, Path]) -> list[str]:
-    """The files whose loading can run code that somebody hid in them."""
+    """Return the pickles, whose loading can run code hidden in them."""
     return [name for name in names if _matches(name, PICKLED)]
 
 
 def weight_bytes(names: Mapping[str, Path]) -> int:
-    """Bytes of all weight files, of whatever framework."""
+    """Return the size of all weight files, of any framework, in bytes."""
     patterns = (*PICKLED, *OTHER_FRAMEWORKS, "*.safetensors")
     return sum(path.stat().st_size for name, path in names.items() if _matches(name, patterns))
 

@@ -10,16 +10,16 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Archive:
-    """What an archive will hold, before a byte of it is written.
+    """The contents of an archive before it is written.
 
     Attributes:
         name: the model's name.
         version: its version.
-        files: path inside the archive: where the file lies now, or its bytes.
-        config: the whole model-config.yaml.
-        left_out: the model folder's files that do not go in.
-        notes: what the person who packs should know.
-        about: what the archive says of itself, beside the hashes of its files.
+        files: each file's current path or its bytes, by path inside the archive.
+        config: the complete model-config.yaml.
+        left_out: the model folder's files that are not included.
+        notes: what the user should know.
+        about: what the archive records about itself, besides the hashes of its files.
     """
 
     name: str
@@ -32,5 +32,5 @@ class Archive:
 
     @property
     def size(self) -> int:
-        """Bytes of all files together."""
+        """Size of all files together, in bytes."""
         return sum(len(file) if isinstance(file, bytes) else file.stat().st_size for file in self.files.values())

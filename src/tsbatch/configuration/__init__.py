@@ -1,1 +1,1 @@
-"""What TorchServe's settings mean, and which value takes effect."""
+"""The meaning of TorchServe's settings, and which of several values takes effect."""

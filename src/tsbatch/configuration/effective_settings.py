@@ -1,10 +1,10 @@
-"""Which value of each setting will hold for a model, and the layer it comes from.
+"""Determine the effective value of each setting of a model, and the layer it comes from.
 
-The order of the layers differs from setting to setting (docs/configuration.md of TorchServe claims one for all)::
+The order of the layers differs between settings (docs/configuration.md of TorchServe claims a single order)::
 
     batchSize, maxBatchDelay          API > model-config.yaml > models={} > 1, 100 ms
     responseTimeout, startupTimeout   model-config.yaml (120 s if it lacks them) > models={} > API > default_... > 120 s
-    workers at the start              model-config.yaml > models={} > default_workers_per_model > GPUs > cores
+    workers at startup                model-config.yaml > models={} > default_workers_per_model > GPUs > cores
     workers by API                    model-config.yaml > initial_workers > default_workers_per_model > 0
     job queue                         model-config.yaml > job_queue_size > 100
 
@@ -27,7 +27,7 @@ from tsbatch.errors import UsageError
 Layer = Literal["API", "model-config.yaml", "models={}", "config.properties", "default"]
 
 UNSET = {"batch_size": -1, "max_batch_delay": -100, "response_timeout": -1, "startup_timeout": -1}
-"""What TorchServe takes for 'not given' among the API's parameters."""
+"""Values of the API's parameters that TorchServe treats as 'not given'."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,10 @@ class Setting:
     """One setting of a model.
 
     Attributes:
-        name: as ``GET /models/{name}`` calls it.
-        value: what will hold; delays in ms, time-outs in s.
+        name: as in ``GET /models/{name}``.
+        value: the effective value; delays in ms, timeouts in s.
         layer: where it comes from.
-        remark: what is surprising about it; empty where nothing is.
+        remark: what is surprising about it; usually empty.
     """
 
     name: str
@@ -49,13 +49,13 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """A model and everything that has a say about it.
+    """A model with everything that determines its settings.
 
     Attributes:
         name, version: as it is served.
-        config: its model-config.yaml; None when TorchServe reads none.
+        config: its model-config.yaml; None if TorchServe reads none.
         properties: config.properties of the server.
-        api: the parameters of POST /models; None when the model is loaded at the start.
+        api: the parameters of POST /models; None if the model is loaded at startup.
         cores: processors that Java sees.
         gpus: GPUs of the machine.
     """
@@ -70,10 +70,10 @@ class Deployment:
 
 
 def effective(model: Deployment) -> list[Setting]:
-    """Every setting of a model with the value that will hold.
+    """Return every setting of a model with its effective value.
 
     Raises:
-        UsageError: a value with which TorchServe would not load the model.
+        UsageError: TorchServe would not load the model with one of the values.
     """
     layers = _Layers(model)
     return [
@@ -90,7 +90,7 @@ def effective(model: Deployment) -> list[Setting]:
 
 
 def read_yaml_values(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of a model-config.yaml that count, as ModelConfig.build makes them; the others are dropped."""
+    """Return the numbers and switches of a model-config.yaml as ModelConfig.build reads them, without ignored ones."""
     found: dict[str, Any] = {}
     for key, value in config.items():
         kind = MODEL_CONFIG.get(key)
@@ -102,14 +102,14 @@ def read_yaml_values(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_api(given: Mapping[str, str]) -> dict[str, int]:
-    """The numbers among the API's parameters; what is no number counts as not given.
+    """Return the API's parameters that are numbers; TorchServe treats any other value as not given.
 
     Raises:
-        UsageError: a parameter that TorchServe does not have.
+        UsageError: TorchServe has no such parameter.
     """
     for name in given:
         if name not in API_PARAMETERS:
-            raise UsageError(f"--api {name}: POST /models takes {', '.join(API_PARAMETERS)}")
+            raise UsageError(f"--api {name}: POST /models accepts {', '.join(API_PARAMETERS)}")
     numbers = {name: int(text) for name, text in given.items() if _is_java_int_text(text)}
     return {name: value for name, value in numbers.items() if value != UNSET.get(name)}
 
@@ -126,7 +126,7 @@ class _Layers:
         self._json = models.get(model.name, {}).get(model.version, {})
 
     def batch(self, key: str, parameter: str, default: int) -> Setting:
-        """A setting that the API decides before all others."""
+        """Return a setting for which the API has precedence over all others."""
         if parameter in self._api:
             return Setting(key, self._api[parameter], "API", self._batch_remark(key, self._api[parameter]))
         own = (self._yaml or {}).get(key, 0)
@@ -137,27 +137,27 @@ class _Layers:
         return Setting(key, found or default, "models={}" if found else "default", zero)
 
     def timeout(self, key: str, parameter: str) -> Setting:
-        """A setting that model-config.yaml decides, even when it does not name it."""
+        """Return a setting that model-config.yaml determines, even if it does not set it."""
         if self._yaml is not None:
             if key in self._yaml:
                 return Setting(key, self._yaml[key], "model-config.yaml")
-            remark = "an archive with a model-config.yaml that lacks it has 120 s, whatever the other layers say"
+            remark = "an archive whose model-config.yaml lacks it gets 120 s, whatever the other layers say"
             return Setting(key, 120, "model-config.yaml", remark)
         if found := self._from_json(key):
-            remark = "models={} wins over the API's parameter" if parameter in self._api else ""
+            remark = "models={} overrides the API's parameter" if parameter in self._api else ""
             return Setting(key, found, "models={}", remark)
         if parameter in self._api:
             return Setting(key, self._api[parameter], "API")
         return self._property(key, f"default_{parameter}", 120)
 
     def workers(self) -> list[Setting]:
-        """The workers that are started."""
+        """Return the numbers of workers that TorchServe starts."""
         own = self._yaml or {}
         low, high = own.get("minWorkers", 0), own.get("maxWorkers", 0)
         if 0 < low <= high:
             return self._pair(low, high, "model-config.yaml")
         incomplete = {"minWorkers", "maxWorkers"} & own.keys()
-        remark = f"{' and '.join(sorted(incomplete))} of model-config.yaml do not count" if incomplete else ""
+        remark = f"{' and '.join(sorted(incomplete))} of model-config.yaml have no effect" if incomplete else ""
         if self._model.api is not None:
             return self._workers_by_api(remark)
         number, layer = self._default_workers()
@@ -168,13 +168,13 @@ class _Layers:
         ]
 
     def queue(self) -> Setting:
-        """Requests that may wait."""
+        """Return the number of requests that may wait."""
         if own := (self._yaml or {}).get("jobQueueSize", 0):
             return Setting("jobQueueSize", own, "model-config.yaml")
         return self._property("jobQueueSize", "job_queue_size", 100)
 
     def from_yaml(self, key: str, default: int | bool) -> Setting:
-        """A setting that only model-config.yaml has."""
+        """Return a setting that only model-config.yaml has."""
         own = self._yaml or {}
         return Setting(key, own[key], "model-config.yaml") if key in own else Setting(key, default, "default")
 
@@ -186,7 +186,7 @@ class _Layers:
             number, layer = int(found.value), found.layer
         ignored = [key for key in ("minWorkers", "maxWorkers") if key in self._json]
         if ignored:
-            remark = remark or "models={} does not count for workers of a model registered by API"
+            remark = remark or "models={} does not set the workers of a model registered by API"
         return self._pair(max(0, number), max(0, number), layer, remark)
 
     def _default_workers(self) -> tuple[int, Layer]:
@@ -208,7 +208,7 @@ class _Layers:
         return Setting(name, int(text), "config.properties")
 
     def _from_json(self, key: str) -> int:
-        """The value in ``models={}``; 0 when it does not count."""
+        """The value in ``models={}``; 0 if it has no effect."""
         value = self._json.get(key)
         if key not in self._json:
             return 0
@@ -217,7 +217,7 @@ class _Layers:
                 f"models: {self._model.name} {self._model.version}: {key}: TorchServe cannot read {value!r}"
             )
         if isinstance(value, str) and not _is_java_int_text(value):
-            raise UsageError(f"models: {self._model.name} {self._model.version}: {key}: {value!r} is no number")
+            raise UsageError(f"models: {self._model.name} {self._model.version}: {key}: {value!r} is not a number")
         return max(0, int(value))
 
     @staticmethod

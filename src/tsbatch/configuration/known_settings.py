@@ -1,7 +1,7 @@
-"""The settings that TorchServe 0.12.0 knows, and what people write instead.
+"""The settings that TorchServe 0.12.0 knows, and common mistakes.
 
 Sources: the constants of frontend/.../util/ConfigManager.java and frontend/.../archive/model/ModelConfig.java in the
-wheel's jar. TorchServe drops any other key without a word.
+wheel's jar. TorchServe silently ignores any other key.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 Kind = Literal["text", "int", "long", "bool", "path", "address", "list", "map"]
-"""What a value must be; ``path`` and ``address`` are texts that are looked at more closely."""
+"""The type of a value; ``path`` and ``address`` are texts with further rules."""
 
 PROPERTIES: dict[str, Kind] = {
     "debug": "bool",
@@ -78,7 +78,7 @@ PROPERTIES: dict[str, Kind] = {
     "ts_header_key_sequence_end": "text",
     "disable_token_authorization": "bool",
     "enable_model_api": "bool",
-    # Not to be set from the environment.
+    # These cannot be set from the environment.
     "use_native_io": "bool",
     "io_ratio": "int",
     "metric_time_interval": "int",
@@ -93,7 +93,7 @@ PROPERTIES: dict[str, Kind] = {
     "vmargs": "text",
     "plugins_path": "path",
 }
-"""Key of config.properties: what its value is."""
+"""Key of config.properties: the type of its value."""
 
 NOT_FROM_ENVIRONMENT = {
     *("use_native_io", "io_ratio", "metric_time_interval", "enable_envvars_config", "model_snapshot", "models"),
@@ -107,7 +107,7 @@ ENVIRONMENT = {
     for key in PROPERTIES
     if key not in NOT_FROM_ENVIRONMENT
 }
-"""Environment variable: the key it sets when ``enable_envvars_config=true``."""
+"""Environment variable: the key it sets if ``enable_envvars_config=true``."""
 
 MODEL_CONFIG: dict[str, Kind] = {
     "minWorkers": "int",
@@ -157,7 +157,7 @@ TORCHRUN: dict[str, Kind] = {
     "node-rank": "int",
     "OMP_NUMBER_THREADS": "int",
 }
-"""Key of the section ``torchrun:`` of model-config.yaml."""
+"""Key of the section ``torchrun`` of model-config.yaml: the type of its value."""
 
 MODELS_JSON: dict[str, Kind] = {
     "defaultVersion": "bool",
@@ -171,10 +171,10 @@ MODELS_JSON: dict[str, Kind] = {
     "parallelLevel": "int",
     "runtimeType": "text",
 }
-"""Key of one version in ``models={}``; the first two and parallelLevel count in a snapshot only."""
+"""Key of one version in ``models={}``; the first two and parallelLevel apply only in a snapshot."""
 
 API_PARAMETERS = ("batch_size", "max_batch_delay", "initial_workers", "response_timeout", "startup_timeout")
-"""Numbers that ``POST /models`` takes (frontend/.../http/messages/RegisterModelRequest.java)."""
+"""Numbers that ``POST /models`` accepts (frontend/.../http/messages/RegisterModelRequest.java)."""
 
 MEANT_FOR_A_MODEL = {
     "batch_size": "batchSize",
@@ -196,7 +196,7 @@ MEANT_FOR_A_MODEL = {
     "parallel_type": "parallelType",
     **{key.lower(): key for key in MODEL_CONFIG},
 }
-"""What people write in config.properties: the key of model-config.yaml that does it."""
+"""Wrong key that people write in config.properties: the key of model-config.yaml that they need."""
 
 MEANT_FOR_THE_SERVER = {
     "workers": "default_workers_per_model",
@@ -221,14 +221,14 @@ MEANT_FOR_THE_SERVER = {
     "management_port": "management_address",
     "metrics_port": "metrics_address",
 }
-"""What people write in config.properties: the key that does it."""
+"""Wrong key that people write in config.properties: the right key."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known key that ``word`` was probably meant to be: the same letters, or nearly; None when none is near."""
+    """Return the known key that ``word`` was probably meant to be, by its letters; None if none is similar."""
     by_letters = {_letters(key): key for key in known}
-    found = difflib.get_close_matches(_letters(word), by_letters, n=1, cutoff=0.84)
-    return by_letters[found[0]] if found else None
+    matches = difflib.get_close_matches(_letters(word), by_letters, n=1, cutoff=0.84)
+    return by_letters[matches[0]] if matches else None
 
 
 def _letters(word: str) -> str:

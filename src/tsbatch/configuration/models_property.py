@@ -1,4 +1,4 @@
-"""The setting ``models={...}`` of config.properties, as TorchServe reads it."""
+"""Parse the setting ``models={...}`` of config.properties as TorchServe does."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 import yaml
 
 Models = Mapping[str, Mapping[str, Mapping[str, Any]]]
-"""Model name: version: key: value."""
+"""Settings by model name and version."""
 
 
 def parse_models(text: str) -> Models:
-    """The value of ``models=``, as Gson reads it: JSON, and a little more (single quotes, no quotes).
+    """Parse the value of ``models=`` as Gson does: JSON, but single quotes or no quotes are allowed too.
 
     Raises:
-        ValueError: it is not that, or not name -> version -> settings.
+        ValueError: it is not JSON, or not structured as name -> version -> settings.
     """
     try:
         value = json.loads(text)
     except ValueError as error:
-        # Gson reads leniently what YAML reads too, but no comma before a closing brace.
+        # Gson accepts what YAML accepts, except a comma before a closing brace.
         if re.search(r",\s*}", text) or not text.strip().startswith("{"):
             raise ValueError(f"not JSON: {error}") from None
         try:

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from tsbatch.configuration.server_properties import our_metrics
+from tsbatch.configuration.server_properties import METRICS_FILE
 from tsbatch.errors import UsageError
 from tsbatch.kserve import image, server_config
 from tsbatch.kserve.archive_facts import Facts
@@ -61,10 +61,8 @@ def as_yaml(manifest: Mapping[str, Any]) -> str:
 
 
 def _copy_others(part: Path, facts: Facts) -> None:
-    metrics = our_metrics()
-    assert metrics is not None
     storage = part / image.STORAGE
-    shutil.copyfile(metrics, storage / server_config.METRICS)
+    shutil.copyfile(METRICS_FILE, storage / server_config.METRICS)
     (storage / server_config.STORE).mkdir()
     _take(facts.path, storage / server_config.STORE / facts.path.name)
     if facts.ours and not facts.bundled:

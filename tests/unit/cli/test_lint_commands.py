@@ -91,7 +91,7 @@ class TestEffective:
         "words, said",
         [
             (["--api", "batch_size"], "expected NAME=VALUE"),
-            (["--api", "batchSize=8"], "POST /models takes batch_size"),
+            (["--api", "batchSize=8"], "POST /models accepts batch_size"),
             (["--model-store", "none"], "there is no such model store"),
         ],
     )
@@ -108,7 +108,7 @@ class TestEffective:
         [
             ("models={\n", "models: not JSON"),
             ("job_queue_size=1k\n", "NumberFormatException"),
-            ('models={"m": {"1.0": {"batchSize": "many"}}}\n', "'many' is no number"),
+            ('models={"m": {"1.0": {"batchSize": "many"}}}\n', "'many' is not a number"),
             ('models={"m": {"1.0": {"batchSize": null}}}\n', "cannot read None"),
             ("model_snapshot={}\n", "restores a snapshot"),
         ],

@@ -33,7 +33,7 @@ def test_what_is_left_open_is_filled():
     assert all(map(is_free, ports))
     assert all(values[key].startswith("http://127.0.0.1:") for key in server_properties.ADDRESSES)
     assert values["enable_model_api"] == values["ts_open_inference_protocol"] == "true"
-    assert values["metrics_config"] == str(server_properties.our_metrics())
+    assert values["metrics_config"] == str(server_properties.METRICS_FILE)
     assert values.token_lifetime == 365 * 24 * 3600
 
 
@@ -90,7 +90,7 @@ def test_what_was_written_is_read_the_same(tmp_path):
     "text, message",
     [
         ("a=$$NO_SUCH_NAME$$\n", "a uses the environment variable NO_SUCH_NAME"),
-        ("a=\\u12\n", "is no .properties file"),
+        ("a=\\u12\n", "is not a valid .properties file"),
     ],
 )
 def test_files_that_cannot_be_used(tmp_path, text, message):
