@@ -76,9 +76,9 @@ class System:
             config = ModelConfig(**numbers, threads=self.threads, base=alone)
             planned = plan(name=self.name, model=model_dir(), task="text-embedding", config=config)
             if self.engine == "eager":
-                return write(planned, folder)
-            with with_engine(planned, self.engine, say=lambda _: None) as (archive, _):
-                return write(archive, folder)
+                return write(planned, folder).path
+            with with_engine(planned, self.engine, on_progress=lambda _: None) as (archive, _):
+                return write(archive, folder).path
         own = {"handler": {"threads": self.threads}} if self.threads else {}
         config = ModelConfig(**numbers, base=own)
         handler = HANDLERS / f"{self.kind}.py"

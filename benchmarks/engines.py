@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""all-MiniLM-L6-v2 through every engine with every dtype: texts a second, and how far the answers stray.
+"""all-MiniLM-L6-v2 through every engine with every dtype: texts a second, and how far the answers deviate.
 
     python benchmarks/engines.py            a table
     python benchmarks/engines.py --json     one JSON object instead
@@ -25,7 +25,7 @@ from _tables import deliver, figures_of, machine, options, table
 from tsbatch.archive.model_config import ModelConfig
 from tsbatch.packaging.builder import plan
 from tsbatch.packaging.engine_selection import Bench
-from tsbatch.packaging.engine_trials import BOUND, HEADS, Trial, fastest
+from tsbatch.packaging.engine_trials import BOUND, COLUMNS, Trial, fastest
 
 BATCH: Final = 32
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "engines.md"
@@ -44,7 +44,7 @@ def table_of(trials: Sequence[Trial]) -> str:
     """The trials in Markdown, and which of them `--engine auto` would take."""
     rows = [[*(cell or "-" for cell in trial.cells()[:-1]), trial.cells()[-1] or ""] for trial in trials]
     best = fastest(trials)
-    return f"{table(HEADS, rows)}\n\n`--engine auto` takes {best.engine}, {best.dtype}."
+    return f"{table(COLUMNS, rows)}\n\n`--engine auto` takes {best.engine}, {best.dtype}."
 
 
 def where(about: Mapping[str, Any]) -> str:

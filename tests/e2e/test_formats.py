@@ -34,7 +34,7 @@ def packed(tmp_path):
 
     def pack(name, form, store="packed"):
         archive = plan(name=name, handler=tmp_path / "finds.py", extra=[tmp_path / "deep"])
-        return write(archive, tmp_path / store, form=form)
+        return write(archive, tmp_path / store, form=form).path
 
     return pack
 

@@ -193,7 +193,7 @@ def test_auto_takes_the_fastest_whose_answers_agree(pack, others, capsys, monkey
     assert report["config"]["tsbatch"]["engine"] == "eager"
     assert trials["slow"]["problem"] is None
     assert trials["slow"]["batched"] < trials["eager"]["batched"]
-    assert "its answers stray" in trials["wrong"]["problem"]
+    assert "its answers deviate" in trials["wrong"]["problem"]
     assert trials["wrong"]["agreement"] < 0.9999
     assert trials["absent"]["problem"] == "the engine absent needs a_module_that_nobody_has: pip install absent"
     with zipfile.ZipFile(path) as archive:
@@ -208,7 +208,7 @@ def test_an_engine_that_strays_is_refused_also_when_it_is_asked_for(pack, others
     code, path = pack("--engine", "wrong")
     assert code == 2
     assert not path.exists()
-    assert "--engine wrong (auto): its answers stray" in capsys.readouterr().err.splitlines()[-1]
+    assert "--engine wrong (auto): its answers deviate" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_the_engine_of_the_yaml_is_tried_and_gets_the_time_it_needs_to_start(pack, others, folder, capsys):

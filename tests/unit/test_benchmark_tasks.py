@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks import tasks
 from benchmarks._task_models import BUILDS
-from tsbatch.packaging.task_requirements import TASKS
+from tsbatch.packaging.requirements import TASKS
 
 RATES = {
     "tensor": {"batch": [300.0, 310.0], "single": [100.0, 100.0], "stock": [150.0, 160.0]},

@@ -15,7 +15,7 @@ import yaml
 from tsbatch.archive.reader import ScannedArchive, scan
 from tsbatch.archive.verification import Difference, Finding, about, config_of, diff, manifest_of, verify
 from tsbatch.archive.writer import OnBytes, sha256
-from tsbatch.packaging.engine_trials import HEADS, Trial
+from tsbatch.packaging.engine_trials import COLUMNS, Trial
 from tsbatch.system import console
 
 PANEL = "Archive"
@@ -132,7 +132,7 @@ def _show(facts: dict[str, Any], found: ScannedArchive) -> None:
         typer.echo("  " + yaml.safe_dump(facts["config"], sort_keys=False).rstrip().replace("\n", "\n  "))
     console.table(("file", "bytes"), [(name, file["bytes"]) for name, file in facts["files"].items()])
     if facts["engines"]:
-        console.table(HEADS, _trials(facts["engines"]))
+        console.table(COLUMNS, _trials(facts["engines"]))
     for text in [*(str(Finding(**finding)) for finding in facts["findings"]), *_notes(found)]:
         typer.echo(f"  {text}")
     typer.echo("verify: all as it was packed" if facts["verified"] else "verify: NOT as it was packed, see above")

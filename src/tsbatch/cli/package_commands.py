@@ -17,11 +17,12 @@ from tsbatch.archive import writer
 from tsbatch.archive.model_config import DEFAULTS, ModelConfig, read
 from tsbatch.archive.planned_archive import Archive
 from tsbatch.archive.writer import Format
+from tsbatch.configuration.server_properties import METRICS_FILE
 from tsbatch.errors import UsageError
-from tsbatch.packaging.builder import Written, free_target, plan, write_hashed
+from tsbatch.packaging.builder import Written, free_target, plan, write
 from tsbatch.packaging.bundle import with_bundle
-from tsbatch.packaging.engine_trials import BOUND, HEADS, Trial
-from tsbatch.packaging.handler_files import entry_file, metrics_file
+from tsbatch.packaging.engine_trials import BOUND, COLUMNS, Trial
+from tsbatch.packaging.handler_files import entry_file
 from tsbatch.packaging.safetensors_conversion import converted
 from tsbatch.settings import Dtype
 from tsbatch.system import console
@@ -118,7 +119,7 @@ def handler_path_command(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Print the path of a ready-made handler file, for torch-model-archiver --handler; or of metrics.yaml."""
-    path = metrics_file() if task == METRICS else entry_file(task)
+    path = METRICS_FILE if task == METRICS else entry_file(task)
     if as_json:
         console.emit_json({"schema": SCHEMA, "task": task, "path": str(path)})
     else:
@@ -167,7 +168,7 @@ def package_command(
     )  # fmt: skip
     free_target(planned, output, form=form, force=force)  # before anything moves
     with (
-        converted(planned, allow_pickle=allow_pickle, say=console.say) as archive,
+        converted(planned, allow_pickle=allow_pickle, on_progress=console.say) as archive,
         _engine(archive, engine, dtype, engine_bound) as (archive, trials),
     ):
         whole = with_bundle(archive) if bundle else archive
@@ -218,10 +219,11 @@ def _engine(
     with console.progress("trying engines") as step:
         name = engine or own.get("engine", "eager")
 
-        def say(what: str) -> None:
-            step.describe(f"trying {what}")
+        def on_progress(candidate: str) -> None:
+            step.describe(f"trying {candidate}")
 
-        with with_engine(archive, name, dtype=dtype or own.get("dtype"), bound=bound, say=say) as (chosen, trials):
+        dtype = dtype or own.get("dtype")
+        with with_engine(archive, name, dtype=dtype, bound=bound, on_progress=on_progress) as (chosen, trials):
             yield chosen, trials
 
 
@@ -232,7 +234,7 @@ def _write(archive: Archive, output: Path, form: Format, *, link: bool, force: b
         def moved(count: int) -> None:
             step.advance(count / MEGABYTE)
 
-        return write_hashed(archive, output, form=form, link=link, force=force, on_bytes=moved)
+        return write(archive, output, form=form, link=link, force=force, on_bytes=moved)
 
 
 def _report(archive: Archive, written: Written) -> dict[str, object]:
@@ -251,7 +253,7 @@ def _report(archive: Archive, written: Written) -> dict[str, object]:
 
 def _tell(archive: Archive, written: Written, trials: Sequence[Trial]) -> None:
     if trials:
-        console.table(HEADS, [trial.cells() for trial in trials])
+        console.table(COLUMNS, [trial.cells() for trial in trials])
         chosen = archive.config["tsbatch"]
         typer.echo(f"engine {chosen['engine']}, dtype {chosen['dtype']}")
     for note in archive.notes:

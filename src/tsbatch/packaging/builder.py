@@ -1,8 +1,8 @@
-"""From a model folder to an archive: first the plan of what it holds, then the bytes.
+"""Build an archive from a model folder: plan its contents, then write the bytes.
 
-torch-model-archiver flattens extra files by their base name, stamps the time into the archive and writes in
-place; here sub-folders stay, the same inputs give the same bytes, and an archive appears whole or not at all.
-The manifest is torch-model-archiver's own.
+torch-model-archiver flattens extra files to their base names, puts the current time into the archive and writes in
+place. Here subfolders stay, the same inputs give the same bytes, and an archive appears complete or not at all.
+torch-model-archiver writes the manifest.
 """
 
 from __future__ import annotations
@@ -32,11 +32,10 @@ from tsbatch.archive.writer import (
 from tsbatch.errors import UsageError
 from tsbatch.packaging.bundle import with_bundle
 from tsbatch.packaging.class_labels import LABELS_NAME, index_to_name
-from tsbatch.packaging.handler_files import check_model_file, check_own, entry_file
+from tsbatch.packaging.handler_files import check_handler, check_model_file, entry_file
 from tsbatch.packaging.model_files import model_files, serialized_name
-from tsbatch.packaging.requirements import add_requirements
+from tsbatch.packaging.requirements import add_requirements, needs
 from tsbatch.packaging.safetensors_conversion import converted
-from tsbatch.packaging.task_requirements import needs
 from tsbatch.system.atomic_write import atomic_file, atomic_folder
 
 
@@ -52,28 +51,28 @@ def package(
     bundle: bool = False,
     **options: Any,
 ) -> Path:
-    """Plans, converts and writes an archive.
+    """Plan, convert and write an archive.
 
     Args:
-        name: the model's name, and the archive's.
+        name: the name of the model and of the archive.
         output_dir: as in :func:`write`.
         form: as in :func:`write`.
         link: as in :func:`write`.
         force: as in :func:`write`.
         model_dir: the ``model`` of :func:`plan`.
         allow_pickle: pack pickled weights as they are; see :func:`tsbatch.packaging.safetensors_conversion.converted`.
-        bundle: bring tsbatch's worker side along; see :func:`tsbatch.packaging.bundle.with_bundle`.
+        bundle: include the part of tsbatch that a worker needs; see :func:`tsbatch.packaging.bundle.with_bundle`.
         options: the other arguments of :func:`plan`.
 
     Returns:
-        The archive's path.
+        The path of the archive.
 
     Raises:
         UsageError: something is missing or wrong, or the archive exists and ``force`` is false.
     """
     with converted(plan(name=name, model=model_dir, **options), allow_pickle=allow_pickle) as archive:
-        whole = with_bundle(archive) if bundle else archive
-        return write(whole, output_dir, form=form, link=link, force=force)
+        complete_archive = with_bundle(archive) if bundle else archive
+        return write(complete_archive, output_dir, form=form, link=link, force=force).path
 
 
 def plan(
@@ -90,31 +89,31 @@ def plan(
     extra: Sequence[Path] = (),
     requirements: Path | Literal["auto"] | None = None,
 ) -> Archive:
-    """Decides what goes into an archive and checks that it is all there.
+    """Decide what goes into an archive and check that nothing is missing.
 
     Args:
-        name: the model's name, and the archive's.
+        name: the name of the model and of the archive.
         version: the model's version.
-        model: the model's folder, or for an own handler a single file (the manifest's ``serializedFile``): weights,
+        model: the model's folder or, with ``handler``, a single file (the manifest's ``serializedFile``): weights,
             TorchScript (.pt), an exported program (.pt2) or an ONNX graph (.onnx, with the weights it names).
         task: a ready-made task; or
         handler: a Python file with the handler class.
-        model_file: a Python file with the class that the weights belong to, for an own handler.
-        config: what model-config.yaml should say; it starts from the model folder's own one unless it has a base.
-        aux: auxiliary name: file, for the handler's ``self.aux``.
-        labels: the classes' names, for ``index_to_name.json`` and ``self.aux["labels"]``.
+        model_file: a Python file with the class that the weights belong to, with ``handler``.
+        config: the settings for model-config.yaml; they are added to the model folder's file unless they have a base.
+        aux: auxiliary files by name, for the handler's ``self.aux``.
+        labels: a file with the class names, for ``index_to_name.json`` and ``self.aux["labels"]``.
         extra: more files and folders for the archive's root; a folder keeps its name.
-        requirements: pip requirements that TorchServe installs when ``install_py_dep_per_model`` is on; ``auto`` for
-            this tsbatch, in an environment of the model's own.
+        requirements: pip requirements that TorchServe installs if ``install_py_dep_per_model`` is on; ``auto`` for
+            this version of tsbatch, in a separate environment for the model.
 
     Raises:
-        UsageError: one line with what is missing or wrong, and what to do.
+        UsageError: something is missing or wrong; the message is one line and says what to do.
     """
     check_identity(name, version)
     entry = _entry(task, handler, model_file)
     files, left_out = model_files(model, task)
     notes: list[str] = []
-    config = _on_top_of(files.pop(CONFIG_NAME, None), config or ModelConfig(), notes)
+    config = _merge_config(files.pop(CONFIG_NAME, None), config or ModelConfig(), notes)
     contents = Contents(files)
     aux_names = {key: contents.add_aux(key, path) for key, path in (aux or {}).items()}
     if labels:
@@ -122,9 +121,8 @@ def plan(
         aux_names.setdefault("labels", LABELS_NAME)
     for path in extra:
         contents.add_extra(path)
-    for file in (entry, model_file):
-        if file:
-            contents.add(file.name, file)
+    for file in filter(None, (entry, model_file)):
+        contents.add(file.name, file)
     whole = complete(config, task=task, aux=aux_names, weight_bytes=model_folder.weight_bytes(files))
     text = manifest(
         name, version, entry.name,
@@ -138,20 +136,35 @@ def plan(
 
 
 def _entry(task: str | None, handler: Path | None, model_file: Path | None) -> Path:
-    """The file that TorchServe imports, looked at."""
+    """Return the Python file that TorchServe imports, after checking it."""
     if (task is None) == (handler is None):
-        raise UsageError("give either --task, for a ready-made handler, or --handler, for your own")
+        raise UsageError("give either --task for a ready-made handler or --handler for your own")
     if task:
         if model_file and needs(task).transformers:
-            raise UsageError(f"--model-file {model_file}: --task {task} knows its model's class; leave one of them out")
+            raise UsageError(f"--model-file {model_file}: --task {task} knows its model's class; omit one of them")
         entry = entry_file(task)
     else:
         assert handler is not None
-        check_own(handler)
+        check_handler(handler)
         entry = handler
     if model_file:
         check_model_file(model_file)
     return entry
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An archive on the disk.
+
+    Attributes:
+        path: its path.
+        bytes: its size.
+        sha256: the SHA-256 of the file; for a folder, of its list of hashes.
+    """
+
+    path: Path
+    bytes: int
+    sha256: str
 
 
 def write(
@@ -162,70 +175,26 @@ def write(
     link: bool = False,
     force: bool = False,
     on_bytes: OnBytes | None = None,
-) -> Path:
-    """Writes the archive; it appears under its name whole, or not at all.
+) -> Written:
+    """Write the archive; it appears under its name complete or not at all.
+
+    The result describes this archive even if another process has replaced it in the meantime.
 
     Args:
-        archive: what :func:`plan` found.
-        output_dir: made when it does not exist.
+        archive: the result of :func:`plan`.
+        output_dir: created if it does not exist.
         form: ``mar``, ``mar-compressed``, ``tar.gz`` or ``folder``.
-        link: a folder gets hard links to the model's files, not copies.
-        force: replace an archive that is there.
-        on_bytes: called with the number of bytes written since the last call.
+        link: use hard links to the model's files in a folder, instead of copies.
+        force: replace an existing archive.
+        on_bytes: called with the number of bytes written or hashed since the last call. A file is hashed after it is
+            written, so its bytes count twice.
 
     Returns:
-        The path of NAME.mar, NAME.tar.gz or the folder NAME in ``output_dir``.
+        The archive NAME.mar, NAME.tar.gz or the folder NAME in ``output_dir``.
 
     Raises:
         UsageError: it exists, or a file cannot be read or written.
     """
-    return _write(archive, output_dir, form, link=link, force=force, on_bytes=on_bytes, hashed=False).path
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """An archive on the disk.
-
-    Attributes:
-        path: where it lies.
-        bytes: its size.
-        sha256: of the file; for a folder, of its list of hashes.
-    """
-
-    path: Path
-    bytes: int
-    sha256: str
-
-
-def write_hashed(
-    archive: Archive,
-    output_dir: Path,
-    *,
-    form: Format = "mar",
-    link: bool = False,
-    force: bool = False,
-    on_bytes: OnBytes | None = None,
-) -> Written:
-    """:func:`write`, and what was written: also when another packing has replaced it in the meantime.
-
-    ``on_bytes`` is told of the bytes hashed too, which for a file are as many again.
-
-    Raises:
-        UsageError: it exists, or a file cannot be read or written.
-    """
-    return _write(archive, output_dir, form, link=link, force=force, on_bytes=on_bytes, hashed=True)
-
-
-def _write(
-    archive: Archive,
-    output_dir: Path,
-    form: Format,
-    *,
-    link: bool,
-    force: bool,
-    on_bytes: OnBytes | None,
-    hashed: bool,
-) -> Written:
     target = free_target(archive, output_dir, form=form, force=force)
     reading = ArchiveInput(archive.files, archive.about, on_bytes)
     try:
@@ -242,19 +211,19 @@ def _write(
                 write_zip(reading, stream, compress=form == "mar-compressed")
             size = stream.seek(0, io.SEEK_END)
             stream.seek(0)
-            digest = sha256_of(stream, on_bytes) if hashed else ""
+            digest = sha256_of(stream, on_bytes)
         return Written(target, size, digest)
     except FileExistsError:
-        raise UsageError(f"{target} exists; another packing of that name was faster") from None
+        raise UsageError(f"{target} exists: another process has just written it") from None
     except OSError as error:
         raise UsageError(f"{target}: cannot be written: {error}") from None
 
 
 def free_target(archive: Archive, output_dir: Path, *, form: Format = "mar", force: bool) -> Path:
-    """Where the archive is to be written.
+    """Return the path to write the archive to.
 
     Raises:
-        UsageError: it exists and ``force`` is false, or what is there is a folder where a file goes, or the reverse.
+        UsageError: it exists and ``force`` is false, or it is a folder where a file is expected, or the reverse.
     """
     target = output_dir / file_name(archive.name, form)
     if target.exists() and not force:
@@ -265,12 +234,12 @@ def free_target(archive: Archive, output_dir: Path, *, form: Format = "mar", for
     return target
 
 
-def _on_top_of(own: Path | None, config: ModelConfig, notes: list[str]) -> ModelConfig:
-    """``config`` on top of the model folder's own file, and a note of what that means."""
+def _merge_config(own: Path | None, config: ModelConfig, notes: list[str]) -> ModelConfig:
+    """Put ``config`` on top of the model folder's file, and add notes about the result."""
     if own is None:
         return config
     if config.base:
-        notes.append(f"the model folder's {CONFIG_NAME} is not used, another one was given")
+        notes.append(f"the model folder's {CONFIG_NAME} is ignored because another one was given")
         return config
     config = replace(config, base=read(own))
     notes += [f"the model folder's {CONFIG_NAME} is used and completed", *overruled(config)]

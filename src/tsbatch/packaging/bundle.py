@@ -1,7 +1,8 @@
-"""tsbatch's worker side and what it needs, as files of an archive: it then runs where nobody can install anything.
+"""Put the part of tsbatch that a worker needs, with its dependencies, into an archive.
 
-The packages lie at the archive's root, which is on the worker's PYTHONPATH. They are those of this environment, made
-for this Python and platform; torch, torchserve and transformers are the server's.
+The archive then runs on servers where nothing can be installed. The packages are at the archive's root, which is on the
+worker's PYTHONPATH. They are copied from this environment, so they are built for this Python and platform; torch,
+torchserve and transformers come from the server.
 """
 
 from __future__ import annotations
@@ -20,29 +21,29 @@ from tsbatch.archive.file_set import Contents
 from tsbatch.archive.model_folder import clutter, walk
 from tsbatch.archive.planned_archive import Archive
 from tsbatch.errors import UsageError
-from tsbatch.packaging.task_requirements import needs
+from tsbatch.packaging.requirements import needs
 
 NEEDED = ("numpy", "orjson", "pydantic", "PyYAML", "safetensors", *(("tomli",) if sys.version_info < (3, 11) else ()))
-"""What tsbatch's worker side imports, beside torch."""
+"""What a worker imports in addition to torch."""
 
-SERVERS_OWN = frozenset({"torch", "torchserve", "transformers"})
+FROM_SERVER = frozenset({"torch", "torchserve", "transformers"})
 WITH_TRANSFORMERS = frozenset({"numpy", "pyyaml", "safetensors", "tokenizers"})
-"""transformers needs them itself, so they are where it is."""
+"""Dependencies of transformers itself, so they are installed wherever it is."""
 
 FOR_WORKERS = frozenset({"protocol", "batching", "models", "worker", "tasks"})
-"""The packages that a worker imports. Each goes in whole or not at all: ``check`` finds those that are missing beside
-the archive (tsbatch.check.child_process)."""
+"""The packages that a worker imports. Each goes in complete or not at all: ``check`` takes those that are missing from
+the installed tsbatch (tsbatch.check.child_process)."""
 NOT_FOR_WORKERS = frozenset({"__main__.py", "pytest_plugin.py", "runner.py"})
-"""Modules at the root of the package that a worker does not import."""
-OF_ONE_INSTALLATION = frozenset({"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"})
-"""Files that differ from one installation of a version to the next."""
+"""Modules at the root of tsbatch that a worker does not import."""
+INSTALLATION_FILES = frozenset({"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"})
+"""Files that differ between installations of the same version."""
 
 
 def with_bundle(archive: Archive) -> Archive:
-    """The archive with everything in it that its worker needs beyond torch, torchserve and transformers.
+    """Return the archive with everything that its worker needs beyond torch, torchserve and transformers.
 
     Raises:
-        UsageError: something needed is not installed here, or the archive has a file of one of these names.
+        UsageError: a needed package is not installed here, or the archive has a file of the same name.
     """
     found = worker_packages(archive.config["tsbatch"], why="--bundle")
     files: dict[str, Path | bytes] = dict(own_files())
@@ -61,23 +62,23 @@ def with_bundle(archive: Archive) -> Archive:
 
 
 def worker_packages(section: Mapping[str, Any], *, why: str) -> list[Distribution]:
-    """What a worker imports beyond torch, torchserve and, for a transformers model, what transformers brings.
+    """Return what a worker imports beyond torch, torchserve and, for a transformers model, transformers' dependencies.
 
     Args:
-        section: ``tsbatch:`` of the archive's model-config.yaml.
-        why: the option that asks for it, for the error.
+        section: the section ``tsbatch:`` of the archive's model-config.yaml.
+        why: the option that needs them, for the error message.
 
     Raises:
         UsageError: one of them is not installed here.
     """
     wanted = needs(section.get("task"))
     absent = WITH_TRANSFORMERS if wanted.transformers else frozenset()
-    roots = [*NEEDED, *wanted.packages, *_of_engine(section.get("engine", "eager"))]
+    roots = [*NEEDED, *wanted.packages, *_engine_packages(section.get("engine", "eager"))]
     kept = [root for root in roots if _canonical(root) not in absent]
-    return _with_their_needs(kept, SERVERS_OWN | absent, why)
+    return _with_dependencies(kept, FROM_SERVER | absent, why)
 
 
-def _of_engine(name: str) -> list[str]:
+def _engine_packages(name: str) -> list[str]:
     if name == "eager":
         return []
     from tsbatch.models.engines import find_engine
@@ -86,15 +87,15 @@ def _of_engine(name: str) -> list[str]:
     return [home for module in find_engine(name).needs for home in homes.get(module, [module])]
 
 
-def _with_their_needs(roots: Iterable[str], left_out: frozenset[str], why: str) -> list[Distribution]:
-    """The distributions and all that they need, sorted by name."""
+def _with_dependencies(roots: Iterable[str], skipped: frozenset[str], why: str) -> list[Distribution]:
+    """Return the distributions and all their dependencies, sorted by name."""
     from packaging.requirements import Requirement
 
     found: dict[str, Distribution] = {}
     todo = list(roots)
     while todo:
         name = _canonical(todo.pop())
-        if name in found or name in left_out:
+        if name in found or name in skipped:
             continue
         try:
             found[name] = distribution(name)
@@ -106,7 +107,7 @@ def _with_their_needs(roots: Iterable[str], left_out: frozenset[str], why: str) 
 
 
 def own_files() -> Iterator[tuple[str, Path]]:
-    """The worker side of tsbatch: path below the folder that is on PYTHONPATH, and where the file lies here."""
+    """Yield the files of tsbatch that a worker needs: the path below the PYTHONPATH folder, and the path here."""
     spec = importlib.util.find_spec("tsbatch")
     assert spec is not None
     assert spec.origin is not None
@@ -119,19 +120,19 @@ def own_files() -> Iterator[tuple[str, Path]]:
 def _files_of(package: Distribution) -> Iterator[tuple[str, Path | bytes]]:
     files = package.files
     if files is None:
-        raise UsageError(f"--bundle: {package.name} was not installed by pip, and its files are not known; use pip")
+        raise UsageError(f"--bundle: the files of {package.name} are unknown because pip did not install it; use pip")
     for file in files:
         name = PurePosixPath(file).as_posix()
-        if _belongs(name):
+        if _is_bundled(name):
             yield name, Path(str(package.locate_file(file)))
 
 
-def _belongs(name: str) -> bool:
+def _is_bundled(name: str) -> bool:
     path = PurePosixPath(name)
     if ".." in path.parts or path.is_absolute() or path.suffix in (".pyc", ".pyi", ".pth", ".h"):
-        return False  # scripts go elsewhere, and only compilers and editors read the others
+        return False  # scripts belong elsewhere; only compilers and editors read the other files
     in_info = path.parts[0].endswith(".dist-info")
-    return "tests" not in path.parts and not (in_info and path.name in OF_ONE_INSTALLATION)
+    return "tests" not in path.parts and not (in_info and path.name in INSTALLATION_FILES)
 
 
 def _canonical(name: str) -> str:

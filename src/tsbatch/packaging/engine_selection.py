@@ -1,9 +1,9 @@
-"""Which engine an archive gets: the candidates are tried on this machine, through the real handler loop.
+"""Choose an archive's engine by trying the candidates on this machine, through the real handler loop.
 
-Each candidate is laid out as the archive would be unpacked, loaded as TorchServe's worker loads it, and answers a small
-corpus of mixed lengths: alone for comparison, and in batches of the archive's ``batchSize`` for the choice. Its answers
-are held against eager float32, one text at a time without packing; whoever strays further than the bound is out,
-however fast. What was measured goes into the archive as ``engines.json``.
+Each candidate is laid out like the unpacked archive, loaded as TorchServe's worker loads it, and answers a small corpus
+of mixed lengths: one by one for comparison, and in batches of the archive's ``batchSize`` for the choice. Its answers
+are compared with those of eager float32, one text at a time without packing; a candidate that deviates by more than the
+bound is rejected, however fast it is. The results go into the archive as ``engines.json``.
 """
 
 from __future__ import annotations
@@ -36,63 +36,47 @@ from tsbatch.settings import Dtype
 SCHEMA: Final = 1
 RESULTS_NAME: Final = "engines.json"
 COUNT: Final = 64
-"""Texts of the corpus."""
+"""Texts in the corpus."""
 ROUNDS: Final = 3
 HOPELESS: Final = 0.5
-"""Of the best rate so far: what is slower gets one round only, and eager's slow dtypes are not tried with others."""
-WORDS: Final = (
-    "the",
-    "of",
-    "and",
-    "to",
-    "in",
-    "is",
-    "that",
-    "it",
-    "was",
-    "for",
-    "on",
-    "are",
-    "as",
-    "with",
-    "they",
-    "be",
-)
+"""Share of the best rate so far. A slower candidate gets one round only; a dtype that is slow in eager is not tried
+with other engines."""
+WORDS: Final = "the of and to in is that it was for on are as with they be"
 
 _PLAIN: Final = {"engine": "eager", "dtype": "float32", "batching": {"mode": "bucketed"}}
-"""The settings of the reference, and of the model that is exported: not packed."""
+"""Settings of the reference and of the model to export: no packing."""
 
 _CPU: Final = torch.device("cpu")
 
-Say = Callable[[str], None]
+OnProgress = Callable[[str], None]
 
 
 @contextmanager
 def with_engine(
-    archive: Archive, engine: str, *, dtype: Dtype | None = None, bound: float = BOUND, say: Say
+    archive: Archive, engine: str, *, dtype: Dtype | None = None, bound: float = BOUND, on_progress: OnProgress
 ) -> Iterator[tuple[Archive, list[Trial]]]:
-    """The archive with the engine in it, and what was measured. Its files are there as long as the block runs.
+    """Yield the archive with the engine in it, and the trials. Its files exist until the block ends.
 
     Args:
-        archive: a planned one, without an engine.
-        engine: a name, or ``auto`` for the fastest of all whose answers agree.
-        dtype: None for what the model was saved in; with ``auto`` for all.
-        bound: least agreement of every answer.
-        say: told what is being tried.
+        archive: a planned archive without an engine.
+        engine: a name, or ``auto`` for the fastest engine whose answers agree.
+        dtype: None for the dtype the model was saved in; with ``auto`` for all dtypes.
+        bound: minimum agreement of every answer.
+        on_progress: called with each candidate before it is tried.
 
     Raises:
-        UsageError: no such engine, it cannot work here, or its answers stray further than the bound.
+        UsageError: there is no such engine, it cannot run here, or its answers deviate by more than the bound.
     """
     with tempfile.TemporaryDirectory(prefix="tsbatch-engines-") as folder:
         try:
             if engine != "auto":
                 check_engine(find_engine(engine), dtype or "auto", _CPU, to_export=True)
-            say("eager float32 one by one, as the reference")
+            on_progress("eager float32 one by one, as the reference")
             bench = Bench(archive, Path(folder), bound)
             if engine == "auto":
-                trials = bench.try_all(dtype, say)
+                trials = bench.try_all(dtype, on_progress)
             else:
-                say(f"{engine} {dtype or 'auto'}")
+                on_progress(f"{engine} {dtype or 'auto'}")
                 trials = [bench.try_one(engine, dtype or "auto")]
         except LoadError as error:
             raise UsageError(str(error)) from None
@@ -103,13 +87,13 @@ class Bench:
     """Tries candidates for one archive.
 
     Args:
-        archive: a planned one, without an engine.
-        folder: for what is laid out; an empty one.
-        bound: least agreement of every answer.
-        values: the corpus, one value an item; None for a small one of the bench's own.
+        archive: a planned archive without an engine.
+        folder: an empty folder to lay out the candidates in.
+        bound: minimum agreement of every answer.
+        values: the corpus, one value per item; None for a small built-in corpus.
 
     Raises:
-        LoadError: the handler knows no engines, or does not load.
+        LoadError: the handler supports no engines, or does not load.
     """
 
     def __init__(self, archive: Archive, folder: Path, bound: float, values: Sequence[Any] | None = None) -> None:
@@ -119,13 +103,13 @@ class Bench:
             self.values = _values(handler) if values is None else values
             self.expected = [_answers(handler, [value])[0] for value in self.values]
 
-    def try_all(self, dtype: Dtype | None, say: Say) -> list[Trial]:
-        """Every known engine with every dtype it has, or with ``dtype`` alone."""
+    def try_all(self, dtype: Dtype | None, on_progress: OnProgress) -> list[Trial]:
+        """Try every known engine with every dtype it supports, or only with ``dtype``."""
         trials: list[Trial] = []
         for name in engine_names():
             for own in find_engine(name).dtypes:
                 if dtype in (None, "auto", own):
-                    say(f"{name} {own}")
+                    on_progress(f"{name} {own}")
                     trials.append(self._try(name, own, trials))  # type: ignore[arg-type]
         return trials
 
@@ -140,10 +124,10 @@ class Bench:
             return Trial(name, dtype, problem=str(error))
 
     def try_one(self, name: str, dtype: Dtype, best: float = 0.0) -> Trial:
-        """Export, load and measure.
+        """Export, load and measure one candidate.
 
         Raises:
-            LoadError: it cannot work here or does not load.
+            LoadError: it cannot run here or does not load.
         """
         engine = find_engine(name)
         check_engine(engine, dtype, _CPU, to_export=True)
@@ -159,11 +143,11 @@ class Bench:
             mode = handler.choice.mode
         problem = None
         if not agreement >= self.bound:
-            problem = f"its answers stray: agreement {agreement:.6f} is under {self.bound}"
+            problem = f"its answers deviate: agreement {agreement:.6f} is below {self.bound}"
         return Trial(name, dtype, mode, alone, batched, agreement, load_seconds, problem)
 
     def finished(self, trial: Trial, trials: Sequence[Trial]) -> Archive:
-        """The archive with the chosen engine's settings and files, and with what was measured."""
+        """Return the archive with the chosen engine's settings and files, and with the results."""
         results = {"schema": SCHEMA, "bound": self.bound, "batch_size": self.batch_size, "torch": torch.__version__}
         results |= {"threads": torch.get_num_threads(), "chosen": {"engine": trial.engine, "dtype": trial.dtype}}
         results |= {"trials": [asdict(each) for each in trials]}
@@ -171,7 +155,7 @@ class Bench:
         notes, seconds = list(self.archive.notes), find_engine(trial.engine).start_seconds
         if config["startupTimeout"] < seconds:
             config["startupTimeout"] = seconds
-            notes.append(f"startupTimeout is {seconds} s: {trial.engine} may need that long where nothing is cached")
+            notes.append(f"startupTimeout is {seconds} s: {trial.engine} may need that long if nothing is cached")
         files: dict[str, Path | bytes] = {**self.archive.files, **self._exported(trial.engine, trial.dtype)}
         files[CONFIG_NAME], files[RESULTS_NAME] = dump(config), json.dumps(results, indent=2).encode("ascii")
         return replace(self.archive, files=files, config=config, notes=notes)
@@ -197,10 +181,10 @@ class Bench:
         lay_out({**self.archive.files, **(more or {}), CONFIG_NAME: dump(self._config(settings))}, folder)
         with HandlerRunner.from_mar(folder) as runner:
             yield runner.handler
-        gc.collect()  # the next one should not be measured in a process that is full
+        gc.collect()  # the next candidate should not be measured in a process short of memory
 
     def _round(self, handler: Any, size: int) -> tuple[list[Any], float]:
-        """All answers, in batches of ``size``, and how many there were a second."""
+        """Return all answers in batches of ``size``, and the answers per second."""
         started, answers = time.perf_counter(), []
         for start in range(0, len(self.values), size):
             answers += _answers(handler, self.values[start : start + size])
@@ -208,7 +192,7 @@ class Bench:
 
 
 def lay_out(files: Mapping[str, Path | bytes], folder: Path) -> None:
-    """The archive as it will be unpacked, with links where the system makes them; what is there is replaced."""
+    """Lay out the archive as it will be unpacked, with links if the system allows them; replace existing files."""
     for name, file in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -218,21 +202,21 @@ def lay_out(files: Mapping[str, Path | bytes], folder: Path) -> None:
             continue
         try:
             path.symlink_to(file.resolve())
-        except OSError:  # Windows lets only some people make links
+        except OSError:  # Windows lets only some users create links
             path.write_bytes(file.read_bytes())
 
 
 def mixed_texts(count: int) -> list[str]:
-    """Texts of log-normal lengths, as people send them: median 18 words, 95th percentile 120, at most 190."""
-    numbers = random.Random(count)
+    """Return texts of realistic, log-normal lengths: median 18 words, 95th percentile 120, at most 190."""
+    numbers, words = random.Random(count), WORDS.split()
     lengths = [min(190, max(2, round(numbers.lognormvariate(math.log(18), 1.15)))) for _ in range(count)]
-    return [" ".join([f"number {place}", *numbers.choices(WORDS, k=length)]) for place, length in enumerate(lengths)]
+    return [" ".join([f"number {index}", *numbers.choices(words, k=length)]) for index, length in enumerate(lengths)]
 
 
 def agree(one: Any, other: Any) -> float:
-    """How far two answers agree, 1 for alike: the cosine, for vectors of one length, and less when lengths differ.
+    """Return how well two answers agree: 1 if equal; for vectors of one length the cosine, and less if lengths differ.
 
-    Fractions may move; everything else, labels and whole numbers and the shape, must be the same, or it is -1.
+    Floats may differ. Everything else (labels, integers and the shape) must be equal; otherwise the result is -1.
     """
     same, numbers = _parts(one)
     other_same, other_numbers = _parts(other)
@@ -244,7 +228,7 @@ def agree(one: Any, other: Any) -> float:
 
 
 def _parts(value: Any) -> tuple[Any, list[float]]:
-    """What must be the same, and the fractions."""
+    """Split a value into the part that must be equal, and its floats."""
     if isinstance(value, float):
         return 0.5, [value]
     if isinstance(value, dict):
@@ -258,13 +242,13 @@ def _parts(value: Any) -> tuple[Any, list[float]]:
 
 def _values(handler: Any) -> list[Any]:
     if not getattr(handler, "takes_engines", False):
-        raise LoadError(f"{type(handler).__name__} runs its model as it is; pack it without --engine and --dtype")
+        raise LoadError(f"{type(handler).__name__} supports no engines; package it without --engine and --dtype")
     if handler.wants == "text":
         return mixed_texts(COUNT)
     examples = list(handler.examples())
     if not examples:
-        raise LoadError(f"{type(handler).__name__} has no examples() to try engines with")
-    return [examples[place % len(examples)] for place in range(COUNT)]
+        raise LoadError(f"{type(handler).__name__} has no examples(); trying engines needs some")
+    return [examples[index % len(examples)] for index in range(COUNT)]
 
 
 def _answers(handler: Any, values: Sequence[Any]) -> list[Any]:

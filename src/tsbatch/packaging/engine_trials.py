@@ -1,4 +1,4 @@
-"""What became of an engine that was tried, and which one is chosen. Nothing heavy is imported here."""
+"""Results of engine trials, and the choice among them. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from tsbatch.errors import UsageError
 from tsbatch.settings import Dtype
 
 BOUND: Final = 0.9999
-"""Least agreement of every answer with eager float32, one by one."""
-HEADS: Final = ("engine", "dtype", "batching", "one by one/s", "batches/s", "agreement", "load s", "")
+"""Minimum agreement of every answer with eager float32 run one by one."""
+COLUMNS: Final = ("engine", "dtype", "batching", "one by one/s", "batches/s", "agreement", "load s", "")
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What became of one candidate.
+    """Result of one candidate.
 
     Attributes:
-        engine: its name.
-        dtype: what it computed with.
-        batching: packed, bucketed or padded; None when it did not load, as all that follows.
-        one_by_one: answers a second to requests that come alone.
-        batched: answers a second in batches of the archive's size.
-        agreement: of its worst answer with eager float32 one by one: the cosine, for vectors of one length.
-        load_seconds: from nothing to ready.
-        problem: why it cannot be chosen, None when it can.
+        engine: the engine's name.
+        dtype: the type it computed with.
+        batching: packed, bucketed or padded; None, like all that follows, if it did not load.
+        one_by_one: answers per second to requests that arrive alone.
+        batched: answers per second in batches of the archive's size.
+        agreement: agreement of its worst answer with eager float32 one by one; for vectors of one length the cosine.
+        load_seconds: seconds until it was ready.
+        problem: why it cannot be chosen; None if it can.
     """
 
     engine: str
@@ -39,7 +39,7 @@ class Trial:
     problem: str | None = None
 
     def cells(self) -> tuple[str | None, ...]:
-        """The row of a table, under :data:`HEADS`."""
+        """Return the row of a table with the columns :data:`COLUMNS`."""
         rates = [None if rate is None else f"{rate:.1f}" for rate in (self.one_by_one, self.batched)]
         agreement = None if self.agreement is None else f"{self.agreement:.6f}"
         seconds = None if self.load_seconds is None else f"{self.load_seconds:.1f}"
@@ -47,12 +47,12 @@ class Trial:
 
 
 def fastest(trials: Sequence[Trial]) -> Trial:
-    """The one with the best rate in batches, among those without a problem.
+    """Return the trial with the highest rate in batches, among those without a problem.
 
     Raises:
-        UsageError: there is none.
+        UsageError: every trial has a problem.
     """
-    able = [trial for trial in trials if trial.problem is None]
-    if not able:
+    usable = [trial for trial in trials if trial.problem is None]
+    if not usable:
         raise UsageError("; ".join(f"--engine {trial.engine} ({trial.dtype}): {trial.problem}" for trial in trials))
-    return max(able, key=lambda trial: trial.batched or 0.0)
+    return max(usable, key=lambda trial: trial.batched or 0.0)

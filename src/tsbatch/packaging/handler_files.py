@@ -1,9 +1,9 @@
-"""The file that TorchServe imports: a ready-made task's, or the user's own.
+"""Find and check the handler file that TorchServe imports: a ready-made task's or the user's own.
 
-TorchServe imports the file by its bare name, from a worker whose path starts with the folder of the ``ts``
-package and then the unpacked archive, and wants exactly one class defined in it, or a function ``handle``
-(ts/model_loader.py). What breaks these rules fails only in the worker, and there with a misleading message;
-so it is looked at here.
+TorchServe imports the file by its bare name, in a worker whose import path starts with the folder of the ``ts`` package
+and then the unpacked archive. It expects exactly one class defined in it, or a function ``handle``
+(ts/model_loader.py). A file that breaks these rules fails only in the worker, with a misleading message, so it is
+checked here.
 """
 
 from __future__ import annotations
@@ -24,17 +24,16 @@ WORKER_MODULES = frozenset(
         *("torch_handler", "utils", "version"),
     )
 )
-"""Names in the folder of ``ts`` 0.12.0, which stands before the archive on the worker's path."""
+"""Modules in the folder of ``ts`` 0.12.0, which comes before the archive on the worker's import path."""
 
-
-def _folders() -> list[Path]:
-    package = Path(__file__).resolve().parents[1]
-    return [package / "handlers", package.parent.parent / "handlers"]
+PACKAGE = Path(__file__).resolve().parents[1]
+FOLDERS = (PACKAGE / "handlers", PACKAGE.parents[1] / "handlers")
+"""The entry modules of the ready-made tasks: inside the package if it is installed, next to src in a clone."""
 
 
 def entry_files() -> dict[str, Path]:
-    """Task: its entry module, for all ready-made tasks (in a wheel inside the package, in a checkout beside src)."""
-    for folder in _folders():
+    """Return the entry module of each ready-made task."""
+    for folder in FOLDERS:
         found = {path.stem.replace("_", "-"): path for path in sorted(folder.glob("*.py"))}
         if found:
             return found
@@ -42,28 +41,23 @@ def entry_files() -> dict[str, Path]:
 
 
 def entry_file(task: str) -> Path:
-    """The entry module of a ready-made task.
+    """Return the entry module of a ready-made task.
 
     Raises:
-        UsageError: no task of that name.
+        UsageError: there is no such task.
     """
     files = entry_files()
     if task not in files:
-        raise UsageError(f"there is no task {task!r}; the ready-made ones are: {', '.join(files) or 'none'}")
+        raise UsageError(f"there is no task {task!r}; the ready-made tasks are: {', '.join(files) or 'none'}")
     return files[task]
 
 
-def metrics_file() -> Path:
-    """The metrics.yaml that names what handlers of tsbatch emit, for ``metrics_config`` of any TorchServe."""
-    return Path(__file__).resolve().parents[1] / "metrics.yaml"
-
-
-def check_own(handler: Path) -> None:
-    """Looks at a user's handler file with TorchServe's eyes, without running it.
+def check_handler(handler: Path) -> None:
+    """Check a user's handler file by TorchServe's rules, without running it.
 
     Raises:
-        UsageError: it is missing, is not Python, would not be the module that the worker imports, or does not
-            hold exactly one class or a function ``handle``.
+        UsageError: it is missing, is not Python, would not be the module that the worker imports, or does not define
+            exactly one class or a function ``handle``.
     """
     names = _names_in("--handler", handler)
     if "handle" in {name for _, name in names} or any(kind == "star" for kind, _ in names):
@@ -72,11 +66,11 @@ def check_own(handler: Path) -> None:
 
 
 def check_model_file(path: Path) -> None:
-    """The same for the file with the model's class.
+    """Check the file with the model's class in the same way.
 
     Raises:
-        UsageError: it is missing, is not Python, would not be the module that the worker imports, or does not
-            hold exactly one class.
+        UsageError: it is missing, is not Python, would not be the module that the worker imports, or does not define
+            exactly one class.
     """
     _check_one_class("--model-file", path, _names_in("--model-file", path), "MyModel")
 
@@ -85,7 +79,7 @@ def _names_in(option: str, path: Path) -> list[tuple[str, str]]:
     if not path.is_file():
         raise UsageError(f"{option} {path}: no such file; give the path of a Python file")
     if path.suffix != ".py" or "." in path.stem:
-        raise UsageError(f"{option} {path}: the file must be called NAME.py, without another dot")
+        raise UsageError(f"{option} {path}: the file must be called NAME.py, with no other dot")
     _check_name(option, path)
     try:
         tree = ast.parse(path.read_bytes(), filename=str(path))
@@ -121,13 +115,13 @@ def _check_one_class(option: str, path: Path, names: list[tuple[str, str]], exam
     if len(classes) != 1:
         found = f"{len(classes)} classes ({', '.join(classes)})" if classes else "no class"
         raise UsageError(
-            f"{option} {path}: defines {found}; TorchServe wants exactly one, imported ones do not count "
-            f"(write 'class {example}(Imported): pass', and move the other classes into a module of their own)"
+            f"{option} {path}: defines {found}; TorchServe expects exactly one, and imported ones do not count "
+            f"(write 'class {example}(Imported): pass', and move other classes into a separate module)"
         )
 
 
 def _defined(body: Iterable[ast.stmt]) -> Iterator[tuple[str, str]]:
-    """(kind, name) of what the module's top level binds, branches included."""
+    """Yield (kind, name) of everything that the module's top level binds, including in branches."""
     for statement in body:
         if isinstance(statement, ast.ClassDef):
             yield "class", statement.name

@@ -1,7 +1,7 @@
-"""Pickled weights as safetensors: loading a pickle can run code that somebody hid in it, and copies every weight.
+"""Convert pickled weights to safetensors: loading a pickle can run code hidden in it, and copies every weight.
 
-The tensors are the same, bit for bit, which is checked. What is no plain state dict, or belongs to a handler that opens
-the file itself, is refused unless ``--allow-pickle`` says that its maker is trusted.
+The tensors stay the same bit for bit, which is checked. A file that is not a plain state dict, or that the handler
+opens itself, is refused unless ``--allow-pickle`` says that its author is trusted.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from tsbatch.models.file_kinds import STATE_DICTS
 if TYPE_CHECKING:
     import torch
 
-ZIP_BEGINS = b"PK\x03\x04"
-PICKLE_BEGINS = {b"\x80" + bytes([protocol]) for protocol in range(2, 6)}
-OURS = re.compile(rb"^\s*(from|import)\s+tsbatch\b", re.MULTILINE)
+ZIP_MAGIC = b"PK\x03\x04"
+PICKLE_MAGIC = {b"\x80" + bytes([protocol]) for protocol in range(2, 6)}
+IMPORTS_TSBATCH = re.compile(rb"^\s*(from|import)\s+tsbatch\b", re.MULTILINE)
 INDEX = "pytorch_model.bin.index.json"
-INSIDE = ("state_dict", "model_state_dict")
+KEYS = ("state_dict", "model_state_dict")
 """Where trainers keep the state dict in a checkpoint."""
 
 
 @contextmanager
 def converted(
-    archive: Archive, *, allow_pickle: bool = False, say: Callable[[str], None] = lambda _: None
+    archive: Archive, *, allow_pickle: bool = False, on_progress: Callable[[str], None] = lambda _: None
 ) -> Iterator[Archive]:
-    """The archive without pickled weights. Its files are there as long as the block runs.
+    """Yield the archive without pickled weights. Its files exist until the block ends.
 
     Args:
-        archive: a planned one.
-        allow_pickle: leave pickles as they are, and say so.
-        say: told what is being converted.
+        archive: a planned archive.
+        allow_pickle: keep pickles as they are, and add a note.
+        on_progress: called with a line about each file before it is converted.
 
     Raises:
-        UsageError: a pickle that is no state dict, or whose handler would not find the converted file.
+        UsageError: a pickle is no state dict, or its handler would not find the converted file.
     """
     files = {name: file for name, file in archive.files.items() if isinstance(file, Path)}
     pickles = [name for name in model_folder.pickled(files) if is_pickle(files[name])]
@@ -55,26 +55,26 @@ def converted(
         yield archive
         return
     if allow_pickle:
-        note = f"pickles are packed as they are, and can run code when they are loaded: {', '.join(pickles)}"
+        note = f"pickles are packed unchanged and can run code when they are loaded: {', '.join(pickles)}"
         yield replace(archive, notes=[*archive.notes, note])
         return
     _refuse_other_handlers(archive, pickles)
     with tempfile.TemporaryDirectory(prefix="tsbatch-convert-") as folder:
-        yield _convert_all(archive, pickles, Path(folder), say)
+        yield _convert_all(archive, pickles, Path(folder), on_progress)
 
 
 def is_pickle(path: Path) -> bool:
-    """Whether ``torch.load`` would unpickle a file.
+    """Return whether ``torch.load`` would unpickle a file.
 
-    As torch decides: by the first bytes, not by a zip's table at the end, which any file can be given.
+    Decides as torch does: by the first bytes, not by a zip's table at the end, which any file can have.
     """
     with path.open("rb") as stream:
-        begin = stream.read(4)
-    if begin == ZIP_BEGINS:
+        start = stream.read(4)
+    if start == ZIP_MAGIC:
         return not _is_torchscript(path)
-    if path.suffix == ".bin":  # a name for many things
-        return begin[:2] in PICKLE_BEGINS
-    return bool(begin)
+    if path.suffix == ".bin":  # a suffix of many formats
+        return start[:2] in PICKLE_MAGIC
+    return bool(start)
 
 
 def _is_torchscript(path: Path) -> bool:
@@ -86,29 +86,29 @@ def _is_torchscript(path: Path) -> bool:
 
 
 def _refuse_other_handlers(archive: Archive, pickles: list[str]) -> None:
-    """Only tsbatch's own loading looks for the safetensors in place of the pickle."""
+    """Refuse handlers without tsbatch: only tsbatch's loading looks for safetensors in place of a pickle."""
     if archive.config["tsbatch"].get("task") or any(
-        OURS.search(file if isinstance(file, bytes) else file.read_bytes())
+        IMPORTS_TSBATCH.search(file if isinstance(file, bytes) else file.read_bytes())
         for name, file in archive.files.items()
         if name.endswith(".py")
     ):
         return
     raise UsageError(
-        f"{', '.join(pickles)}: pickled, so that loading can run code that somebody hid in it, and the handler opens it"
-        " itself; save safetensors and load those, or say --allow-pickle if you trust who made it"
+        f"{', '.join(pickles)}: pickled, so loading it can run hidden code, and the handler opens it itself;"
+        " save safetensors and load those, or give --allow-pickle if you trust the author"
     )
 
 
-def _convert_all(archive: Archive, pickles: list[str], folder: Path, say: Callable[[str], None]) -> Archive:
+def _convert_all(archive: Archive, pickles: list[str], folder: Path, on_progress: Callable[[str], None]) -> Archive:
     files, names, sources = dict(archive.files), {}, {}
     for number, name in enumerate(pickles):
         path = files.pop(name)
         assert isinstance(path, Path)
         new = _new_name(name)
         if new in files:
-            raise UsageError(f"{name} and {new} would be one file; remove one of them, or say --allow-pickle")
+            raise UsageError(f"{name} and {new} would be the same file; remove one of them, or give --allow-pickle")
         target = folder / f"{number}.safetensors"
-        say(f"making safetensors of {name}")
+        on_progress(f"converting {name} to safetensors")
         to_safetensors(path, target)
         files[new], names[name] = target, new
         sources[new] = {"from": name, "sha256": sha256(path)}
@@ -118,7 +118,7 @@ def _convert_all(archive: Archive, pickles: list[str], folder: Path, say: Callab
         manifest = files[MANIFEST_NAME]
         assert isinstance(manifest, bytes)
         files[MANIFEST_NAME] = with_model(manifest, {"serializedFile": names[serialized]})
-    note = "pickled weights are packed as safetensors: " + ", ".join(f"{old} as {new}" for old, new in names.items())
+    note = "pickles were converted to safetensors: " + ", ".join(f"{old} as {new}" for old, new in names.items())
     about = {**archive.about, "converted": sources}
     return replace(archive, files=files, about=about, notes=[*archive.notes, note])
 
@@ -126,13 +126,13 @@ def _convert_all(archive: Archive, pickles: list[str], folder: Path, say: Callab
 def _new_name(name: str) -> str:
     path = PurePosixPath(name)
     if path.suffix not in STATE_DICTS:
-        raise UsageError(f"{name}: a pickle, which can run code when it is loaded; leave it out, or say --allow-pickle")
-    # As transformers calls them: pytorch_model-00001-of-00002.bin, model-00001-of-00002.safetensors.
+        raise UsageError(f"{name}: a pickle, which can run code when it is loaded; remove it, or give --allow-pickle")
+    # The names that transformers uses: pytorch_model-00001-of-00002.bin, model-00001-of-00002.safetensors.
     return str(path.with_name(path.stem.removeprefix("pytorch_") + ".safetensors"))
 
 
 def _rename_in_indexes(files: dict[str, Path | bytes], names: Mapping[str, str]) -> None:
-    """The list of a sharded model's files, by their new names."""
+    """Put the new names into the index of a sharded model."""
     for name in [name for name in files if PurePosixPath(name).name == INDEX]:
         file, folder = files.pop(name), PurePosixPath(name).parent
         index = json.loads(file if isinstance(file, bytes) else file.read_bytes())
@@ -142,37 +142,37 @@ def _rename_in_indexes(files: dict[str, Path | bytes], names: Mapping[str, str])
 
 
 def to_safetensors(path: Path, target: Path) -> None:
-    """Writes a pickled state dict as safetensors.
+    """Write a pickled state dict as safetensors.
 
-    Tensors that share memory, as tied weights do, get a copy each: safetensors has no way to share, and whoever loads
-    them finds every name.
+    Tensors that share memory, such as tied weights, are copied: safetensors cannot share memory, and this way every
+    name can be loaded.
 
     Raises:
-        UsageError: it is broken, or holds more than tensors.
+        UsageError: the file is broken, or holds more than tensors.
     """
     import torch
     from safetensors.torch import load_file, save_file
 
     state = _state_dict(path)
     try:
-        save_file(_apart(state), target, metadata={"format": "pt"})
+        save_file(_unshared(state), target, metadata={"format": "pt"})
     except (ValueError, RuntimeError, KeyError) as error:  # sparse and quantised tensors, for example
         raise _not_convertible(path, " ".join(str(error).split())) from None
     written = load_file(target)
     for name, tensor in state.items():
         if not torch.equal(_bits(tensor), _bits(written[name])):
-            raise _not_convertible(path, f"{name} did not come out the same")
+            raise _not_convertible(path, f"{name} differs after the conversion")
 
 
-def _apart(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The tensors, each in memory of its own."""
+def _unshared(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the tensors, each with its own memory."""
     seen: set[int] = set()
-    apart: dict[str, torch.Tensor] = {}
+    unshared: dict[str, torch.Tensor] = {}
     for name, tensor in state.items():
         memory = tensor.untyped_storage().data_ptr()
-        apart[name] = tensor.clone() if memory in seen else tensor.contiguous()
+        unshared[name] = tensor.clone() if memory in seen else tensor.contiguous()
         seen.add(memory)
-    return apart
+    return unshared
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
@@ -185,16 +185,16 @@ def _state_dict(path: Path) -> Mapping[str, torch.Tensor]:
     import torch
 
     try:
-        # Files from before torch 1.6 are no zips and cannot be memory-mapped.
+        # Files from before torch 1.6 are not zips and cannot be memory-mapped.
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except pickle.UnpicklingError:
         raise _not_convertible(path, "it is broken, or holds more than weights (a whole pickled module?)") from None
     except Exception as error:  # corrupt files raise anything
         raise _not_convertible(path, f"{type(error).__name__}: {' '.join(str(error).split())[:200]}") from None
-    state = next((state[key] for key in INSIDE if isinstance(state, Mapping) and _is_state_dict(state.get(key))), state)
+    state = next((state[key] for key in KEYS if isinstance(state, Mapping) and _is_state_dict(state.get(key))), state)
     if not _is_state_dict(state):
         keys = ", ".join(map(str, list(state)[:8])) if isinstance(state, Mapping) else type(state).__name__
-        raise _not_convertible(path, f"it holds no names and tensors only, but {keys}")
+        raise _not_convertible(path, f"expected names and tensors only, found {keys}")
     return dict(state)
 
 
@@ -208,6 +208,6 @@ def _is_state_dict(value: Any) -> bool:
 
 def _not_convertible(path: Path, reason: str) -> UsageError:
     return UsageError(
-        f"{path}: a pickle that cannot be made into safetensors: {reason}; save the state dict with"
-        " safetensors.torch.save_file(model.state_dict(), ...), or say --allow-pickle if you trust who made it"
+        f"{path}: a pickle that cannot be converted to safetensors: {reason}; save the state dict with"
+        " safetensors.torch.save_file(model.state_dict(), ...), or give --allow-pickle if you trust the author"
     )

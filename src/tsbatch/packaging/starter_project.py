@@ -1,68 +1,62 @@
-"""``tsbatch new``: a folder with a handler that runs, to start from.
+"""``tsbatch new``: create a starter project with a working handler.
 
-The files lie in ``templates/handler``; those that end in ``.tmpl`` (so that no tool takes them for code of ours) have
-``$name`` and ``$class_name`` filled in.
+The templates are in ``templates/handler``. In files that end in ``.tmpl`` (so that no tool takes them for code of
+tsbatch) ``$name`` and ``$class_name`` are replaced.
 """
 
 from __future__ import annotations
 
 import re
 import shutil
-import tempfile
 from pathlib import Path
 from string import Template
 
 from tsbatch.errors import UsageError
+from tsbatch.system.atomic_write import atomic_folder
 
 TEMPLATES = Path(__file__).with_name("templates") / "handler"
-ENDING = ".tmpl"
+SUFFIX = ".tmpl"
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_\-]*")
 
 
 def new_handler(folder: Path) -> list[str]:
-    """Write the starter folder; it appears whole or not at all.
+    """Create the starter project; it appears complete or not at all.
 
     Args:
-        folder: where; its last part becomes the model's name.
+        folder: the folder to create; its last part becomes the model's name.
 
     Returns:
-        The files in it, by their paths inside.
+        The files in it, relative to the folder.
 
     Raises:
-        UsageError: something is there already, or the name cannot be one.
+        UsageError: it exists, its parent does not, or it is no valid name for a model.
     """
     name = folder.absolute().name
     if not NAME.fullmatch(name):
-        raise UsageError(f"{name!r} cannot name a model; expected a letter, then letters, digits, '_' and '-'")
+        raise UsageError(f"{name!r} cannot be a model's name; expected a letter, then letters, digits, '_' and '-'")
     if folder.exists():
         raise UsageError(f"{folder} exists; choose another name, or remove it")
     if not folder.absolute().parent.is_dir():
         raise UsageError(f"{folder}: there is no folder {folder.absolute().parent}")
-    fill = {"name": name, "class_name": class_name(name)}
-    room = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=folder.absolute().parent))
-    try:
-        made = room / name  # mkdtemp's own folder is for its user alone
-        files = [_write(template, made, fill) for template in sorted(TEMPLATES.rglob("*")) if template.is_file()]
-        made.rename(folder)
-    finally:
-        shutil.rmtree(room, ignore_errors=True)
-    return files
+    values = {"name": name, "class_name": class_name(name)}
+    with atomic_folder(folder.absolute(), replace=False) as part:
+        return [_write(template, part, values) for template in sorted(TEMPLATES.rglob("*")) if template.is_file()]
 
 
 def class_name(name: str) -> str:
-    """The name of a handler's class for a model: ``my_handler`` becomes ``MyHandler``, ``iris`` ``IrisHandler``."""
+    """Return the handler class's name for a model: ``MyHandler`` for ``my_handler``, ``IrisHandler`` for ``iris``."""
     words = [word for word in re.split(r"[^A-Za-z0-9]+", name) if word]
     whole = "".join(word[:1].upper() + word[1:] for word in words)
     return whole if whole.endswith("Handler") else f"{whole}Handler"
 
 
-def _write(template: Path, folder: Path, fill: dict[str, str]) -> str:
-    inside = template.relative_to(TEMPLATES).as_posix().removesuffix(ENDING)
-    target = folder / inside
+def _write(template: Path, folder: Path, values: dict[str, str]) -> str:
+    name = template.relative_to(TEMPLATES).as_posix().removesuffix(SUFFIX)
+    target = folder / name
     target.parent.mkdir(parents=True, exist_ok=True)
-    if template.suffix == ENDING:
-        text = Template(template.read_text(encoding="utf-8")).substitute(fill)
+    if template.suffix == SUFFIX:
+        text = Template(template.read_text(encoding="utf-8")).substitute(values)
         target.write_text(text, encoding="utf-8", newline="\n")
     else:
         shutil.copyfile(template, target)
-    return inside
+    return name

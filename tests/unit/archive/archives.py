@@ -21,7 +21,7 @@ def make(folder, form="mar", *, name="m", files=FILES, **options):
         (source / file).write_bytes(content)
     handler = folder / "my_handler.py"
     handler.write_text(HANDLER)
-    return write(plan(name=name, handler=handler, model=source, **options), folder, form=form)
+    return write(plan(name=name, handler=handler, model=source, **options), folder, form=form).path
 
 
 def contents(path):

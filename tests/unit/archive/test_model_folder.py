@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 
@@ -10,7 +9,6 @@ import pytest
 
 from tsbatch.archive.model_folder import clutter, not_needed, pickled, walk, weight_bytes
 from tsbatch.errors import UsageError
-from tsbatch.packaging.transformers_folder import check_transformers
 
 
 def make(folder, *names):
@@ -89,53 +87,3 @@ def test_pickled_and_weight_bytes(tmp_path):
     files = make(tmp_path, "pytorch_model.bin", "config.json", "model.safetensors", "a.pt")
     assert pickled(files) == ["a.pt", "pytorch_model.bin"]
     assert weight_bytes(files) == 6
-
-
-COMPLETE = ("config.json", "model.safetensors", "tokenizer.json")
-
-
-@pytest.mark.parametrize(
-    "names, message",
-    [
-        (COMPLETE[1:], "no config.json; --task text-embedding needs a transformers folder"),
-        (COMPLETE[::2], "no weights; expected model.safetensors"),
-        (COMPLETE[:2], "no tokenizer; .*tokenizer.json"),
-    ],
-)
-def test_what_is_missing_is_named(tmp_path, names, message):
-    with pytest.raises(UsageError, match=message):
-        check_transformers(tmp_path, make(tmp_path, *names), "text-embedding")
-
-
-def test_a_complete_folder_passes(tmp_path):
-    check_transformers(tmp_path, make(tmp_path, *COMPLETE), "text-embedding")
-
-
-def test_an_old_sentence_transformers_folder_is_recognised(tmp_path):
-    files = make(tmp_path, "modules.json", *(f"0_Transformer/{name}" for name in COMPLETE))
-    with pytest.raises(UsageError, match="save the model once with sentence-transformers"):
-        check_transformers(tmp_path, files, "text-embedding")
-
-
-def test_missing_shards_are_named(tmp_path):
-    files = make(tmp_path, "model-00001-of-00002.safetensors", "model.safetensors.index.json", *COMPLETE[::2])
-    index = tmp_path / "model.safetensors.index.json"
-    shards = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
-    index.write_text(json.dumps({"weight_map": shards}), encoding="utf-8")
-    with pytest.raises(UsageError, match=r"not there: model-00002-of-00002.safetensors"):
-        check_transformers(tmp_path, files, "text-embedding")
-    index.write_text("[]", encoding="utf-8")
-    with pytest.raises(UsageError, match="not an index of weights"):
-        check_transformers(tmp_path, files, "text-embedding")
-
-
-def test_a_task_with_a_processor_needs_its_file(tmp_path):
-    with pytest.raises(UsageError, match=r"no preprocessor_config\.json; --task object-detection needs it"):
-        check_transformers(tmp_path, make(tmp_path, "config.json", "model.safetensors"), "object-detection")
-    for name in ("preprocessor_config.json", "processor_config.json"):
-        files = make(tmp_path, "config.json", "model.safetensors", name)
-        check_transformers(tmp_path, files, "object-detection")
-
-
-def test_a_task_on_any_model_takes_a_folder_without_transformers_files(tmp_path):
-    check_transformers(tmp_path, make(tmp_path, "model.pt"), "tensor")

@@ -162,8 +162,8 @@ def test_pickles_are_converted_and_said(tmp_path, capsys):
     words = own_handler(tmp_path, "from tsbatch import BatchHandler\n\n\nclass H(BatchHandler):\n    pass\n")
     assert main(words) == 0
     out, err = capsys.readouterr()
-    assert "making safetensors of net.pt" in err
-    assert "note: pickled weights are packed as safetensors: net.pt as net.safetensors" in err
+    assert "converting net.pt to safetensors" in err
+    assert "note: pickles were converted to safetensors: net.pt as net.safetensors" in err
     assert "next: tsbatch serve" in out
 
 

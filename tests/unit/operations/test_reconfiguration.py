@@ -30,7 +30,7 @@ def unpacked(tmp_path):
     (source / "deep").mkdir(parents=True)
     (source / "deep" / "w.safetensors").write_bytes(b"weights")
     (tmp_path / "h.py").write_text("class H:\n    pass\n")
-    folder = write(plan(name="packed-as", handler=tmp_path / "h.py", model=source), tmp_path, form="folder")
+    folder = write(plan(name="packed-as", handler=tmp_path / "h.py", model=source), tmp_path, form="folder").path
     (folder / "__pycache__").mkdir()
     (folder / "__pycache__" / "h.pyc").touch()
     return folder

@@ -17,7 +17,7 @@ from tsbatch.archive.model_config import ModelConfig
 from tsbatch.archive.model_store import ModelSource
 from tsbatch.archive.writer import sha256
 from tsbatch.errors import UsageError
-from tsbatch.packaging.builder import package, plan, write, write_hashed
+from tsbatch.packaging.builder import package, plan, write
 from tsbatch.system import atomic_write
 
 
@@ -88,10 +88,10 @@ def test_the_same_inputs_give_the_same_bytes(tmp_path, model):
 @pytest.mark.parametrize("form, name", [("mar", "m.mar"), ("tar.gz", "m.tar.gz"), ("folder", "m")])
 def test_an_archive_that_is_there_needs_force(tmp_path, model, form, name):
     archive, store = embedding(model), tmp_path / "store"
-    path = write(archive, store, form=form)
+    path = write(archive, store, form=form).path
     with pytest.raises(UsageError, match=rf"{name} exists; replace it with --force"):
         write(archive, store, form=form)
-    assert write(archive, store, form=form, force=True) == path == store / name
+    assert write(archive, store, form=form, force=True).path == path == store / name
     assert list(store.iterdir()) == [path]
 
 
@@ -105,10 +105,10 @@ def test_something_else_of_that_name_is_never_replaced(tmp_path, model):
 
 @pytest.mark.parametrize("form", ["mar", "mar-compressed", "tar.gz", "folder"])
 def test_every_format_holds_the_same(tmp_path, model, form):
-    path = write(embedding(model), tmp_path / "store", form=form)
+    path = write(embedding(model), tmp_path / "store", form=form).path
     source = ModelSource.parse(path)
     assert (source.name, source.version) == ("m", "1.0")
-    assert contents(path) == contents(write(embedding(model), tmp_path / "other"))
+    assert contents(path) == contents(write(embedding(model), tmp_path / "other").path)
 
 
 def test_a_folder_of_links(tmp_path, model):
@@ -118,7 +118,7 @@ def test_a_folder_of_links(tmp_path, model):
 
 def test_a_failure_half_way_keeps_the_old_archive(tmp_path, model):
     store = tmp_path / "store"
-    path = write(embedding(model), store)
+    path = write(embedding(model), store).path
     before = sha256(path)
 
     def stop(count):
@@ -130,22 +130,22 @@ def test_a_failure_half_way_keeps_the_old_archive(tmp_path, model):
     assert list(store.iterdir()) == [path]
 
 
-def test_many_packings_of_one_name_do_not_meet(tmp_path, model):
+def test_many_archives_of_one_name_written_at_once_do_not_interfere(tmp_path, model):
     plans = [embedding(model, version=str(number)) for number in range(20)]
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        paths = list(pool.map(lambda archive: write(archive, tmp_path / "store", force=True), plans))
+        paths = list(pool.map(lambda archive: write(archive, tmp_path / "store", force=True).path, plans))
     assert list((tmp_path / "store").iterdir()) == [paths[0]]
     with zipfile.ZipFile(paths[0]) as archive:
         assert archive.testzip() is None
         assert archive.read("model.safetensors") == (model / "model.safetensors").read_bytes()
 
 
-def test_of_many_packings_without_force_one_succeeds(tmp_path, model):
+def test_of_many_writers_without_force_one_succeeds(tmp_path, model):
     archive = embedding(model)
 
     def attempt(_):
         try:
-            return write(archive, tmp_path / "store")
+            return write(archive, tmp_path / "store").path
         except UsageError as error:
             return str(error)
 
@@ -276,7 +276,7 @@ def test_the_folder_s_own_config_is_completed_and_said(tmp_path, model):
     assert any("batchSize: 4" in note for note in archive.notes)
     archive = embedding(model, config=ModelConfig(base={"batchSize": 2}))
     assert archive.config["batchSize"] == 2
-    assert any("is not used" in note for note in archive.notes)
+    assert any("is ignored" in note for note in archive.notes)
     assert "handler" not in archive.config
 
 
@@ -287,9 +287,9 @@ def test_size_counts_every_file(model):
 
 
 @pytest.mark.parametrize("form", ["mar", "tar.gz", "folder"])
-def test_what_was_written_is_told_though_another_has_replaced_it(tmp_path, model, form, monkeypatch):
-    """20 packings at once: each tells its own."""
-    lone = write_hashed(embedding(model), tmp_path / "lone", form=form)
+def test_the_result_describes_what_was_written_even_if_it_was_replaced(tmp_path, model, form, monkeypatch):
+    """As with 20 processes that package at once: each describes its own archive."""
+    lone = write(embedding(model), tmp_path / "lone", form=form)
     remove = shutil.rmtree if form == "folder" else os.unlink
     rename = "_renamed" if form == "folder" else "_rename_file"
     original = getattr(atomic_write, rename)
@@ -300,7 +300,7 @@ def test_what_was_written_is_told_though_another_has_replaced_it(tmp_path, model
         return done
 
     monkeypatch.setattr(atomic_write, rename, and_gone)
-    written = write_hashed(embedding(model), tmp_path / "store", form=form)
+    written = write(embedding(model), tmp_path / "store", form=form)
     assert not written.path.exists()
     assert (written.sha256, written.bytes) == (lone.sha256, lone.bytes)
     assert lone.bytes == sum(len(content) for content in contents(lone.path).values()) or form != "folder"

@@ -13,7 +13,7 @@ from tsbatch.emulation.worker_environment import Workplace
 from tsbatch.errors import LoadError, UsageError
 from tsbatch.packaging import bundle as module
 from tsbatch.packaging.builder import plan
-from tsbatch.packaging.bundle import NEEDED, SERVERS_OWN, with_bundle
+from tsbatch.packaging.bundle import FROM_SERVER, NEEDED, with_bundle
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -42,7 +42,7 @@ def test_what_is_needed_is_what_the_project_says():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     needs = [Requirement(text) for text in project["dependencies"]]
     here = {need.name for need in needs if need.marker is None or need.marker.evaluate()}
-    assert set(NEEDED) == here - SERVERS_OWN | {"safetensors"}
+    assert set(NEEDED) == here - FROM_SERVER | {"safetensors"}
 
 
 def test_the_worker_side_is_in_and_the_rest_is_not(bundled):
@@ -50,7 +50,9 @@ def test_the_worker_side_is_in_and_the_rest_is_not(bundled):
     assert {"tsbatch/handler.py", "tsbatch/models/loading.py", "tsbatch/metrics.yaml"} < names
     assert {"tsbatch/tasks/tensor.py", "tsbatch/tasks/text/handler.py", "tsbatch/tasks/text/__init__.py"} < names
     assert {"pydantic/__init__.py", "yaml/__init__.py", "orjson/__init__.py", "numpy/__init__.py"} < names
-    assert not [name for name in names if name.startswith(("tsbatch/ops", "torch/", "ts/", "transformers/"))]
+    assert not [name for name in names if name.startswith(("torch/", "ts/", "transformers/"))]
+    packages = {name.split("/")[1] for name in names if name.startswith("tsbatch/") and name.count("/") > 1}
+    assert packages == {"batching", "models", "protocol", "tasks", "worker"}
     assert not [name for name in names if name.endswith(".pyc") or ".." in name or "__pycache__" in name]
     assert not [name for name in names if name.endswith(("/RECORD", "/INSTALLER", "/direct_url.json"))]
     assert [name for name in names if name.startswith("orjson-") and name.endswith("METADATA")], "licences go along"

@@ -30,7 +30,7 @@ def test_labels_in_every_form(tmp_path, name, text, wanted):
 @pytest.mark.parametrize(
     "name, text, message",
     [
-        ("a.json", '{"0": "cat", "2": "dog"}', "has 2 labels and none for index 1"),
+        ("a.json", '{"0": "cat", "2": "dog"}', "has 2 labels but none for index 1"),
         ("a.json", '{"cat": 0}', "expected a JSON list"),
         ("a.json", "[1, 2]", "expected a JSON list"),
         ("a.json", "[]", "expected a JSON list"),

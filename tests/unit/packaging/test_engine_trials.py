@@ -9,7 +9,7 @@ import pytest
 
 from tsbatch.errors import UsageError
 from tsbatch.packaging.engine_selection import agree, lay_out, mixed_texts
-from tsbatch.packaging.engine_trials import HEADS, Trial, fastest
+from tsbatch.packaging.engine_trials import COLUMNS, Trial, fastest
 
 
 def test_the_cosine_for_vectors_of_one_length():
@@ -55,7 +55,7 @@ def test_a_row_has_a_cell_for_each_head():
     full = Trial("eager", "float32", "packed", 50.04, 110.0, 0.9999999, 1.25).cells()
     assert full == ("eager", "float32", "packed", "50.0", "110.0", "1.000000", "1.2", "")
     assert Trial("absent", "float32", problem="needs it").cells() == ("absent", "float32", *[None] * 5, "needs it")
-    assert len(full) == len(HEADS)
+    assert len(full) == len(COLUMNS)
 
 
 def test_the_texts_are_distinct_and_of_mixed_lengths():

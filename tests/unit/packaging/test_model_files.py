@@ -1,4 +1,4 @@
-"""Own models: single files, a class with its weights, ONNX graphs with theirs."""
+"""Your own models (single files, a class with its weights, ONNX graphs with theirs) and transformers folders."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import json
 
 import pytest
 
+from tests.unit.archive.test_model_folder import make
 from tsbatch.errors import UsageError
 from tsbatch.packaging.builder import plan
+from tsbatch.packaging.model_files import check_transformers
 
 MODEL = "import torch\n\n\nclass Net(torch.nn.Linear):\n    pass\n"
 
@@ -88,3 +90,53 @@ def test_an_onnx_graph_comes_with_the_weights_it_names(tmp_path, handler):
     assert "net.other" not in archive.files
     (tmp_path / "empty.onnx").touch()
     assert "empty.onnx" in plan(name="m", handler=handler, model=tmp_path / "empty.onnx").files
+
+
+COMPLETE = ("config.json", "model.safetensors", "tokenizer.json")
+
+
+@pytest.mark.parametrize(
+    "names, message",
+    [
+        (COMPLETE[1:], "no config.json; --task text-embedding needs a transformers folder"),
+        (COMPLETE[::2], "no weights; expected model.safetensors"),
+        (COMPLETE[:2], "no tokenizer; .*tokenizer.json"),
+    ],
+)
+def test_what_is_missing_is_named(tmp_path, names, message):
+    with pytest.raises(UsageError, match=message):
+        check_transformers(tmp_path, make(tmp_path, *names), "text-embedding")
+
+
+def test_a_complete_folder_passes(tmp_path):
+    check_transformers(tmp_path, make(tmp_path, *COMPLETE), "text-embedding")
+
+
+def test_an_old_sentence_transformers_folder_is_recognised(tmp_path):
+    files = make(tmp_path, "modules.json", *(f"0_Transformer/{name}" for name in COMPLETE))
+    with pytest.raises(UsageError, match="save the model once with sentence-transformers"):
+        check_transformers(tmp_path, files, "text-embedding")
+
+
+def test_missing_shards_are_named(tmp_path):
+    files = make(tmp_path, "model-00001-of-00002.safetensors", "model.safetensors.index.json", *COMPLETE[::2])
+    index = tmp_path / "model.safetensors.index.json"
+    shards = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
+    index.write_text(json.dumps({"weight_map": shards}), encoding="utf-8")
+    with pytest.raises(UsageError, match=r"missing: model-00002-of-00002.safetensors"):
+        check_transformers(tmp_path, files, "text-embedding")
+    index.write_text("[]", encoding="utf-8")
+    with pytest.raises(UsageError, match="not an index of weights"):
+        check_transformers(tmp_path, files, "text-embedding")
+
+
+def test_a_task_with_a_processor_needs_its_file(tmp_path):
+    with pytest.raises(UsageError, match=r"no preprocessor_config\.json; --task object-detection needs it"):
+        check_transformers(tmp_path, make(tmp_path, "config.json", "model.safetensors"), "object-detection")
+    for name in ("preprocessor_config.json", "processor_config.json"):
+        files = make(tmp_path, "config.json", "model.safetensors", name)
+        check_transformers(tmp_path, files, "object-detection")
+
+
+def test_a_task_on_any_model_takes_a_folder_without_transformers_files(tmp_path):
+    check_transformers(tmp_path, make(tmp_path, "model.pt"), "tensor")

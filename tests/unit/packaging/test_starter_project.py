@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from tsbatch.cli import new_command
 from tsbatch.cli.program import main
 from tsbatch.errors import UsageError
-from tsbatch.packaging.handler_files import check_own
+from tsbatch.packaging.handler_files import check_handler
 from tsbatch.packaging.starter_project import TEMPLATES, class_name, new_handler
 
 FILES = [
@@ -47,7 +47,7 @@ def test_the_folder_is_whole_and_nothing_else_is_left(tmp_path):
 def test_every_file_is_what_its_name_says(made):
     for file in made.rglob("*.py"):
         ast.parse(file.read_text())
-    check_own(made / "handler.py")
+    check_handler(made / "handler.py")
     assert "class MyHandler(BatchHandler)" in (made / "handler.py").read_text()
     assert yaml.safe_load((made / "model" / "model-config.yaml").read_text())["tsbatch"]["aux"]
     for line in (made / "samples.jsonl").read_text().splitlines():
@@ -99,7 +99,7 @@ def test_class_names(name, expected):
 
 @pytest.mark.parametrize("name", ["1st", "a b", "ä", "a.b", ".."])
 def test_a_name_that_is_none(tmp_path, name):
-    with pytest.raises(UsageError, match="cannot name a model"):
+    with pytest.raises(UsageError, match="cannot be a model's name"):
         new_handler(tmp_path / "x" / name if name != ".." else tmp_path / "..name")
 
 

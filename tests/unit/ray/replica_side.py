@@ -134,4 +134,4 @@ def handler_archive(folder, *, source=DOUBLES, form="mar", **config):
     handler.write_text(source)
     numbers = ModelConfig(**{"workers": 1, "batch_size": 4, "max_batch_delay": 20, **config})
     packed = plan(name="double", version="1.5", handler=handler, config=numbers)
-    return write(packed, folder, form=form)
+    return write(packed, folder, form=form).path
