@@ -1,4 +1,4 @@
-"""Reading archives that somebody made to do harm, or broke."""
+"""Scanning malicious and damaged archives."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ def flip(path, at):
     path.write_bytes(data)
 
 
-def place_of(path, name):
+def entry_and_offset(path, name):
     with zipfile.ZipFile(path) as archive:
         entry = archive.getinfo(name)
     return entry, entry.header_offset + 30 + len(name)
 
 
-def test_a_byte_that_only_the_checksum_tells(tmp_path):
+def test_a_changed_byte_is_found_by_the_checksum(tmp_path):
     path = make(tmp_path)
-    flip(path, place_of(path, "w.bin")[1])
+    flip(path, entry_and_offset(path, "w.bin")[1])
     assert findings(path) == {("w.bin", "damaged")}
 
 
-def test_a_byte_with_the_checksum_mended_in_both_places(tmp_path):
+def test_a_changed_byte_with_the_checksum_corrected_in_both_places(tmp_path):
     path = make(tmp_path)
-    entry, at = place_of(path, "w.bin")
+    entry, at = entry_and_offset(path, "w.bin")
     flip(path, at)
     data = bytearray(path.read_bytes())
     crc = struct.pack("<I", zlib.crc32(data[at : at + entry.file_size]))
@@ -54,10 +54,10 @@ def test_a_byte_with_the_checksum_mended_in_both_places(tmp_path):
     assert findings(path) == {("w.bin", "changed")}
 
 
-def test_a_header_that_says_otherwise_than_the_directory(tmp_path):
+def test_a_header_that_contradicts_the_directory(tmp_path):
     """Java reads the header, Python the directory."""
     path = make(tmp_path)
-    entry, _ = place_of(path, "w.bin")
+    entry, _ = entry_and_offset(path, "w.bin")
     flip(path, entry.header_offset + 14)
     assert findings(path) == {("w.bin", "container")}
 
@@ -99,7 +99,7 @@ def test_a_file_twice(tmp_path):
     assert {("w.bin", "container"), ("w.bin", "changed")} == findings(path)
 
 
-def test_what_torchserve_cannot_read_is_said(tmp_path):
+def test_a_zip_that_torchserve_cannot_read_is_reported(tmp_path):
     path = make(tmp_path)
     files = contents(path)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_BZIP2) as archive:
@@ -133,8 +133,8 @@ def unseekable(files):
     return bytes(pipe.data)
 
 
-def test_a_deflated_archive_with_sizes_behind_is_fine(tmp_path):
-    """As torch-model-archiver and most zip programs write into a pipe."""
+def test_a_deflated_archive_with_sizes_after_the_data_is_accepted(tmp_path):
+    """torch-model-archiver and most zip programs write such archives into a pipe."""
     path = make(tmp_path, "mar-compressed")
     files = contents(path)
 
@@ -198,7 +198,7 @@ def test_bombs_are_refused_before_they_cost_anything(tmp_path, form, monkeypatch
     assert sum(read) < 8_000_000
 
 
-def test_a_bomb_behind_the_end_of_a_tar(tmp_path, monkeypatch):
+def test_a_bomb_after_the_end_of_a_tar(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "HARMLESS_BYTES", 1_000_000)
     path = make(tmp_path, "tar.gz")
     path.write_bytes(path.read_bytes() + gzip.compress(bytes(50_000_000)))
@@ -208,7 +208,7 @@ def test_a_bomb_behind_the_end_of_a_tar(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("form", ["mar", "tar.gz"])
 @pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04 and no more", b"\x1f\x8b\x08 and no more"])
-def test_files_that_are_no_archives(tmp_path, form, content):
+def test_files_that_are_not_archives(tmp_path, form, content):
     path = tmp_path / f"m.{form}"
     path.write_bytes(content)
     with pytest.raises(UsageError) as caught:
@@ -219,7 +219,7 @@ def test_files_that_are_no_archives(tmp_path, form, content):
 
 @pytest.mark.parametrize("form", ["mar", "tar.gz"])
 @pytest.mark.parametrize("part", [0.3, 0.9, 0.999])
-def test_archives_that_end_too_early(tmp_path, form, part):
+def test_truncated_archives(tmp_path, form, part):
     path = make(tmp_path, form)
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * part)])
@@ -252,6 +252,6 @@ def test_an_encrypted_zip(tmp_path):
         scan(path)
 
 
-def test_what_is_not_there(tmp_path):
+def test_a_missing_archive(tmp_path):
     with pytest.raises(UsageError, match=r"none\.mar: no such archive"):
         scan(tmp_path / "none.mar")

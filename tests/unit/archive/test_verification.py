@@ -1,4 +1,4 @@
-"""Finding what was changed after packing."""
+"""Detecting changes after packaging."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def findings(path):
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_what_was_packed_is_fine(tmp_path, form):
+def test_an_unchanged_archive_passes(tmp_path, form):
     assert findings(make(tmp_path, form)) == set()
 
 
 @pytest.mark.parametrize("form", ["mar", "tar.gz", "folder"])
 @pytest.mark.parametrize("tamper, wanted", TAMPERINGS.items())
-def test_what_is_changed_afterwards_is_named(tmp_path, form, tamper, wanted):
+def test_a_later_change_is_reported(tmp_path, form, tamper, wanted):
     path = make(tmp_path, form)
     rewrite(path, tamper(contents(path)))
     assert findings(path) == wanted
@@ -39,13 +39,13 @@ def test_an_archive_of_another_tool_cannot_be_compared(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"schema": 99, "files": {}}', '{"schema": 1, "files": [1]}', "\udcff"])
-def test_a_list_of_hashes_that_is_none(tmp_path, text):
+def test_an_invalid_list_of_hashes(tmp_path, text):
     path = make(tmp_path)
     rewrite(path, {**contents(path), HASHES_NAME: text.encode(errors="surrogateescape")})
     assert findings(path) == {(HASHES_NAME, "no hashes")}
 
 
-def test_what_workers_write_into_a_folder_is_no_finding(tmp_path):
+def test_files_that_workers_write_into_a_folder_are_ignored(tmp_path):
     path = make(tmp_path, "folder")
     (path / "__pycache__").mkdir()
     (path / "__pycache__" / "my_handler.cpython-311.pyc").touch()
@@ -62,7 +62,7 @@ def test_facts(tmp_path):
     assert (manifest_of(found), config_of(found), about(found)) == ({}, {}, {})
 
 
-def test_differences_are_told_by_file_and_key(tmp_path):
+def test_differences_are_listed_by_file_and_key(tmp_path):
     one = make(tmp_path / "a")
     other = make(tmp_path / "b", "folder", version="2.0", files={"labels.json": b"[]", "w.bin": b"w", "more": b""})
     config = (other / "model-config.yaml").read_text().replace("batchSize: 8", "batchSize: 4")

@@ -1,7 +1,7 @@
-"""Every rule on the files of tests/lint_cases: found where it must be, and not in its near miss.
+"""Every rule on the files of tests/lint_cases: it reports the bad case, and not the near miss.
 
-``bad`` and ``near`` hold files whose first line says what is expected of them, and folders with an ``expect.txt`` that
-does. A bad case must give exactly these findings, a near miss and a good file no error or warning at all.
+``bad`` and ``near`` contain files whose first line states the expected findings, and folders whose ``expect.txt`` does.
+A bad case must give exactly these findings, a near miss and a good file no error or warning at all.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CORES = 4
 
 @dataclass(frozen=True)
 class Case:
-    """One file or folder with what is expected of it."""
+    """One file or folder with its expected findings."""
 
     path: Path
 
@@ -44,7 +44,7 @@ class Case:
 
     @property
     def near(self) -> str:
-        """The rule that must not be found."""
+        """The rule that must not report anything."""
         return self.header[0].removeprefix("# ").removeprefix("near").strip(": ")
 
     def findings(self) -> list[Finding]:
@@ -52,7 +52,7 @@ class Case:
         environ = dict(line.split("=", 1) for line in lines)
         return lint([self.path], machine=Machine(cores=CORES, environ=environ))
 
-    def told(self, findings: list[Finding]) -> list[tuple[str, int, str]]:
+    def reported(self, findings: list[Finding]) -> list[tuple[str, int, str]]:
         """The findings as ``expected`` has them."""
         below = f"{self.path.as_posix()}/" if self.path.is_dir() else f"{self.path.parent.as_posix()}/"
         return sorted((each.file.removeprefix(below), each.line, each.rule) for each in findings)
@@ -70,17 +70,17 @@ def name_of(case: Case) -> str:
 
 
 @pytest.mark.parametrize("case", BAD, ids=name_of)
-def test_a_bad_case_gives_exactly_what_it_says(case):
+def test_a_bad_case_gives_exactly_the_expected_findings(case):
     found = case.findings()
-    counted = Counter(case.told([each for each in found if each.severity in COUNTED]))
+    counted = Counter(case.reported([each for each in found if each.severity in COUNTED]))
     expected = Counter(case.expected)
-    assert not counted - expected, "found beside what is expected"
-    assert not expected - Counter(case.told(found)), "not found"
+    assert not counted - expected, "unexpected"
+    assert not expected - Counter(case.reported(found)), "missing"
     assert all(each.effect for each in found)
 
 
 @pytest.mark.parametrize("case", NEAR, ids=name_of)
-def test_a_near_miss_is_not_found(case):
+def test_a_near_miss_is_not_reported(case):
     found = case.findings()
     assert case.near in all_rules()
     assert case.near not in {each.rule for each in found}

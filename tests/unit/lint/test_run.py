@@ -1,4 +1,4 @@
-"""What lint takes for what, what it says, and what it mends."""
+"""Which files lint recognizes, how it renders findings, and what --fix writes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def packed(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["m.mar", "m.tar.gz", "m"])
-def test_inside_an_archive(tmp_path, name):
+def test_files_inside_an_archive(tmp_path, name):
     found = rules_of(packed(tmp_path / name))
     assert found == {("model-config.yaml", 1, "yaml-delay-zero"), ("h.py", 1, "handler-no-class")}
 
@@ -61,7 +61,7 @@ def test_a_finding_in_an_archive_names_both(tmp_path):
     assert finding.file == f"{(tmp_path / 'm.mar').as_posix()}!h.py"
 
 
-def test_what_torchserve_does_not_read_of_a_model_folder(tmp_path):
+def test_files_of_a_model_folder_that_torchserve_does_not_read(tmp_path):
     packed(tmp_path / "m")
     (tmp_path / "m" / "extra").mkdir()
     (tmp_path / "m" / "extra" / "model-config.yaml").write_text("batchsize: 8\n")
@@ -77,8 +77,8 @@ def test_a_broken_archive_is_a_finding(tmp_path, content, name):
     assert rules_of(tmp_path / name) == {(name, 1, "archive-broken")}
 
 
-class TestWhatItTakes:
-    def test_a_folder_with_everything(self, tmp_path):
+class TestRecognizedFiles:
+    def test_a_folder_with_files_of_every_kind(self, tmp_path):
         (tmp_path / "config.properties").write_text("batch_size=8\n")
         (tmp_path / "net.py").write_text("import torch\nclass A: pass\nclass B: pass\n")
         (tmp_path / "my_handler.py").write_text("import os\n")
@@ -99,7 +99,7 @@ class TestWhatItTakes:
             ("requirements-dev.txt", "requirements-torch"),
         }
 
-    def test_a_virtual_environment_is_left_alone(self, tmp_path):
+    def test_a_virtual_environment_is_skipped(self, tmp_path):
         (tmp_path / "env").mkdir()
         (tmp_path / "env" / "pyvenv.cfg").touch()
         (tmp_path / "env" / "config.properties").write_text("batch_size=8\n")
@@ -113,7 +113,7 @@ class TestWhatItTakes:
         with pytest.raises(UsageError, match="there is no such file"):
             lint([tmp_path / "none"])
 
-    def test_a_file_of_another_kind(self, tmp_path):
+    def test_an_unknown_kind_of_file(self, tmp_path):
         (tmp_path / "a.csv").touch()
         with pytest.raises(UsageError, match=r"expected a \.properties"):
             lint([tmp_path / "a.csv"])
@@ -123,20 +123,20 @@ class TestWhatItTakes:
         with pytest.raises(UsageError, match=r"is not a valid \.properties file"):
             lint([tmp_path])
 
-    def test_a_rule_can_be_left_out(self, tmp_path):
+    def test_a_rule_can_be_ignored(self, tmp_path):
         (tmp_path / "config.properties").write_text("batch_size=8\nenable_model_api=true\n")
         assert rules_of(tmp_path, ignore=["config-model-key"]) == set()
         with pytest.raises(UsageError, match="there is no such rule"):
             lint([tmp_path], ignore=["config-models-key-typo"])
 
-    def test_a_comment_allows(self, tmp_path):
+    def test_a_comment_silences_a_rule(self, tmp_path):
         path = tmp_path / "config.properties"
         path.write_text("enable_model_api=true\n# tsbatch: allow config-model-key, config-number\nbatch_size=8\n")
         assert rules_of(path) == set()
         path.write_text("# tsbatch: allow config-model-key\nenable_model_api=true\nbatch_size=8\n")
         assert rules_of(path) == {("config.properties", 3, "config-model-key")}
 
-    def test_a_comment_in_the_handler_allows_too(self, tmp_path):
+    def test_a_comment_in_the_handler_silences_a_rule(self, tmp_path):
         (tmp_path / "config.properties").write_text("enable_model_api=true\n\n\n")
         path = tmp_path / "my_handler.py"
         path.write_text("class H:\n    def f(self, metrics):\n        metrics.add_counter('Tokens', 1)\n")
@@ -144,12 +144,12 @@ class TestWhatItTakes:
         path.write_text(path.read_text().replace("1)", "1)  # tsbatch: allow set-metric-unnamed"))
         assert rules_of(tmp_path) == set()
 
-    def test_the_line_ends_of_windows(self, tmp_path):
+    def test_windows_line_ends(self, tmp_path):
         (tmp_path / "config.properties").write_bytes(b"enable_model_api=true\r\n\r\nbatch_size=8\r\n")
         (tmp_path / "model-config.yaml").write_bytes(b"responseTimeout: 1\r\nstartupTimeout: 1\r\nbatchsize: 8\r\n")
         assert {line for _, line, _ in rules_of(tmp_path)} == {3}
 
-    def test_the_cores_are_the_machine_that_serves(self, tmp_path):
+    def test_the_number_of_cores_can_be_set(self, tmp_path):
         path = tmp_path / "model-config.yaml"
         path.write_text("minWorkers: 4\nmaxWorkers: 4\ntsbatch: {threads: 4}\nresponseTimeout: 1\nstartupTimeout: 1\n")
         assert rules_of(path, machine=Machine(cores=16)) == set()
@@ -178,7 +178,7 @@ class TestFix:
         assert path.stat().st_mode & 0o777 == 0o640
         assert list(tmp_path.iterdir()) == [path]
 
-    def test_what_is_fixed_is_found_no_more(self, tmp_path):
+    def test_fixed_findings_are_gone(self, tmp_path):
         path = tmp_path / "model-config.yaml"
         path.write_text("batchsize: '8'  # at most\nmaxBatchDelay: 0\nminWorkers: 2\n")
         while fix(lint([path])):
@@ -188,7 +188,7 @@ class TestFix:
             "responseTimeout: 120\nstartupTimeout: 120\n"
         )
 
-    def test_of_two_edits_of_a_line_the_first_is_made(self, tmp_path):
+    def test_only_the_first_of_two_edits_of_a_line_is_applied(self, tmp_path):
         path = tmp_path / "config.properties"
         path.write_text("a\nb\n")
         two = [replace(FINDING, file=str(path), edit=Edit(1, 1, (word,))) for word in ("one", "two")]
@@ -201,7 +201,7 @@ class TestFix:
         assert fix(lint([path])) == []
         assert path.read_bytes() == before
 
-    def test_a_model_folder_is_not(self, tmp_path):
+    def test_files_in_a_model_folder_are_fixed(self, tmp_path):
         path = packed(tmp_path / "m")
         assert [each.rule for each in fix(lint([path]))] == ["yaml-delay-zero"]
         assert (path / "model-config.yaml").read_text().startswith("maxBatchDelay: 1\n")
