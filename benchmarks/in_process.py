@@ -119,7 +119,7 @@ class Worker:
         self.handlers: dict[Mode, Any] = {}
         handler = self.handler("packed")
         texts = corpora(COUNT, minilm_tokens(model_dir()))[corpus]
-        self.features = handler.tokenize(texts, handler.max_length)[0]
+        self.features = handler.fit(texts, max_length=handler.max_length)[0]
 
     def handler(self, mode: Mode) -> Any:
         """The handler of text-embedding that works in this mode."""

@@ -143,7 +143,7 @@ def test_a_list_and_every_shape_of_one_sentence(minilm, expected):
 
 
 def test_packing_files_with_a_fixed_padding_do_not_leak_into_the_ids(minilm):
-    features, counts = minilm.tokenize(["one two", "one " * 200], MAX_LENGTH)
+    features, counts = minilm.fit(["one two", "one " * 200], max_length=MAX_LENGTH)
     assert [len(feature) for feature in features] == counts == [4, 202], "tokenizer.json pads and cuts to 128 by itself"
 
 
@@ -340,7 +340,7 @@ def test_options_of_the_archive_come_before_the_folders_own(tmp_path):
 @pytest.mark.parametrize(
     "options, part",
     [
-        ({"max_length": 65}, "handler.max_length: 65 is over what the model takes, 64"),
+        ({"max_length": 65}, "handler.max_length: 65 is over the model's limit of 64"),
         ({"max_length": 1}, "handler.max_length"),
         ({"pooling": "median"}, "handler.pooling"),
         ({"poolin": "cls"}, "did you mean 'pooling'"),
@@ -366,8 +366,8 @@ def test_texts_that_are_refused_are_tokenized_with_the_others_once(tmp_path, mon
     handler, calls = load(save_encoder(tmp_path)), []
     monkeypatch.setattr(
         handler,
-        "tokenize",
-        lambda texts, limit: calls.append(len(texts)) or type(handler).tokenize(handler, texts, limit),
+        "fit",
+        lambda texts, **limit: calls.append(len(texts)) or type(handler).fit(handler, texts, **limit),
     )
     long = {"inputs": ["a cat " * 100, "the cat " * 100] * 8, "parameters": {"truncate": False}}
     unknown = {"inputs": "a cat", "parameters": {"prompt_name": "none"}}

@@ -1,12 +1,12 @@
-"""fill-mask: the words that a masked language model would put in place of the mask.
+"""fill-mask: the words that a masked language model predicts for the mask.
 
 Input: a text with the model's mask token (``[MASK]``, ``<mask>``), or a list of texts. Parameters: ``top_k``,
-``targets``, ``tokenizer_kwargs``. Output for each text, as transformers' pipeline gives it, best first::
+``targets``, ``tokenizer_kwargs``. Output for each text, best first, as in transformers' pipeline::
 
     [{"score": 0.7, "token": 6060, "token_str": "cat", "sequence": "the cat sat"}, …]
 
-With several masks in a text a list of such lists, one a mask; each mask is filled by itself and the others stay. A text
-without a mask, or longer than the model, is a 422; ``{"tokenizer_kwargs": {"truncation": true}}`` has long texts cut.
+For a text with several masks a list of such lists, one a mask; each mask is filled by itself and the others stay. A
+text without a mask, or too long for the model, is a 422; ``{"tokenizer_kwargs": {"truncation": true}}`` cuts long ones.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from pydantic import Field
 from tsbatch.errors import LoadError, Unprocessable
 from tsbatch.protocol.request import Item
 from tsbatch.settings import Section
-from tsbatch.tasks.text.handler import EXAMPLES, TextHandler
+from tsbatch.tasks.shared.schemas import INTEGER, NUMBER, STRING, array_of, object_of
+from tsbatch.tasks.text.handler import EXAMPLES, TextHandler, length_error
 from tsbatch.tasks.text.mask_head import MaskHead
 from tsbatch.tasks.text.token_features import Ids, Tokens
 from tsbatch.worker.resources import to_device
@@ -32,27 +33,27 @@ MAX_ANSWERS = 1000
 """Filled texts in the answer of one item: masks times ``top_k``."""
 MAX_TARGETS = 1000
 CELLS = 64_000_000
-"""Scores that are computed at once, of all words for each mask; so many take 256 MB, and softmax as much again."""
+"""Scores that are computed at once, of all words for each mask; they take 256 MB, and softmax as much again."""
 
 Target = Annotated[str, Field(max_length=200)]
 
 
 class TokenizerOptions(Section):
-    """What a request may ask of the tokenizer.
+    """Tokenizer options of a request.
 
     Attributes:
-        truncation: cut a text that is longer than the model; masks behind the cut get no answer.
+        truncation: cut a text that is too long for the model; masks after the cut get no answer.
     """
 
     truncation: bool = False
 
 
 class FillMaskParameters(Section):
-    """What a request may ask for.
+    """Parameters of a request.
 
     Attributes:
-        top_k: so many words for each mask.
-        targets: choose among these words alone, up to 1000; of one that is no single token the first token.
+        top_k: the number of words for each mask.
+        targets: choose among these words alone, up to 1000; of a word with several tokens the first token.
         tokenizer_kwargs: see :class:`TokenizerOptions`.
     """
 
@@ -66,9 +67,9 @@ class MaskedText(Tokens):
     """A text with masks.
 
     Attributes:
-        masks: the places of its masks, shape (masks,).
+        masks: the positions of its masks, shape (masks,).
         targets: token ids to choose among, shape (targets,); None for the whole vocabulary.
-        top_k: words wanted for each mask.
+        top_k: the number of words for each mask.
     """
 
     masks: Ids
@@ -80,33 +81,17 @@ class FillMaskHandler(TextHandler):
     """Fills masks. See the module for input, output and parameters."""
 
     task: ClassVar[str] = "fill-mask"
-    input_schema: ClassVar[Any] = {"type": "string"}
-    output_schema: ClassVar[Any] = {
-        "type": "array",
-        "items": {
-            "type": "object",
-            "required": ["score", "token", "token_str", "sequence"],
-            "properties": {
-                "score": {"type": "number"},
-                "token": {"type": "integer"},
-                "token_str": {"type": "string"},
-                "sequence": {"type": "string"},
-            },
-        },
-        "description": "of a text with several masks a list of these, one a mask",
-    }
+    output_schema: ClassVar[Any] = array_of(
+        object_of({"score": NUMBER, "token": INTEGER, "token_str": STRING, "sequence": STRING}),
+        description="for a text with several masks a list of these, one a mask",
+    )
+    auto_class: ClassVar[str] = "AutoModelForMaskedLM"
     takes_types: ClassVar[bool] = True
     parameters_class: ClassVar[Any] = FillMaskParameters
     max_length: int
 
-    def load_model(self) -> Any:
-        """The model with its head."""
-        from transformers import AutoModelForMaskedLM
-
-        return self.load_pretrained(AutoModelForMaskedLM, complete=True)
-
     def load_tokenizer(self) -> Any:
-        """The tokenizer of the model folder.
+        """Load the tokenizer of the model folder.
 
         Raises:
             LoadError: it has no mask token; or as for every text task.
@@ -117,24 +102,24 @@ class FillMaskHandler(TextHandler):
         return tokenizer
 
     def prepare(self) -> None:
-        """Keep the vocabulary, for targets, and the longest input."""
+        """Read the vocabulary, for targets, and determine the longest input."""
         self.max_length = self.token_limit()
         self._vocabulary: dict[str, int] = self.tokenizer.get_vocab()
 
     def start_engine(self) -> None:
-        """The engine; where it is PyTorch itself, the head computes the masks alone, not all tokens."""
+        """Start the engine; with PyTorch itself the head computes the masks alone, if the model allows it."""
         super().start_engine()
         self.head = MaskHead(self.model)
         if self.engine.packs:
             self.head.prove(self.engine_batch())
 
     def examples(self) -> list[str]:
-        """Texts of the lengths that clients send, with a mask; none longer than the model."""
-        room = max(0, self.max_length - 8)  # characters, of which a token has one or more
+        """Texts of typical lengths, with a mask; none too long for the model."""
+        room = max(0, self.max_length - 8)  # characters; a token has one or more
         return [f"{self.tokenizer.mask_token} {text[:room]}" for text in EXAMPLES]
 
     def preprocess(self, items: Sequence[Item]) -> list[Any]:
-        """Texts to token ids with the places of their masks, or what is wrong with a text."""
+        """Tokenize the texts, and find their masks: for each item its masked text, or its error."""
         cut, counts = self.fit([item.value for item in items])
         features = []
         for item, tokens, count in zip(items, cut, counts, strict=True):
@@ -143,35 +128,36 @@ class FillMaskHandler(TextHandler):
         return features
 
     def _masked(
-        self, tokens: Tokens | Unprocessable, count: int, wish: FillMaskParameters
+        self, tokens: Tokens | Unprocessable, count: int, asked: FillMaskParameters
     ) -> MaskedText | Unprocessable:
         if isinstance(tokens, Unprocessable):
             return tokens
-        if count > self.max_length and not wish.tokenizer_kwargs.truncation:
-            expected = 'a shorter text, or {"parameters": {"tokenizer_kwargs": {"truncation": true}}}'
-            return Unprocessable(f"the text has {count} tokens, over the model's {self.max_length}", expected=expected)
+        expected = 'a shorter text, or {"parameters": {"tokenizer_kwargs": {"truncation": true}}}'
+        error = length_error(count, self.max_length, cut=asked.tokenizer_kwargs.truncation, expected=expected)
+        if error is not None:
+            return error
         masks = np.flatnonzero(tokens.ids == self.tokenizer.mask_token_id)
         if not len(masks):
             where = f" in its first {self.max_length} tokens" if count > self.max_length else ""
             expected = f"a text with {self.tokenizer.mask_token} in place of a word"
             return Unprocessable(f"the text has no mask{where}", expected=expected)
-        if len(masks) * wish.top_k > MAX_ANSWERS:
-            message = f"{len(masks)} masks with top_k {wish.top_k} make more than {MAX_ANSWERS:,} filled texts"
+        if len(masks) * asked.top_k > MAX_ANSWERS:
+            message = f"{len(masks)} masks with top_k {asked.top_k} make more than {MAX_ANSWERS:,} filled texts"
             return Unprocessable(message, expected="fewer masks, or a smaller top_k")
-        targets = None if wish.targets is None else self._target_ids(wish.targets)
+        targets = None if asked.targets is None else self._target_ids(asked.targets)
         if targets is not None and not len(targets):
             return Unprocessable("parameters.targets: the tokenizer knows none of them", expected="at least one word")
-        return MaskedText(tokens.ids, tokens.types, masks=masks, targets=targets, top_k=wish.top_k)
+        return MaskedText(tokens.ids, tokens.types, masks=masks, targets=targets, top_k=asked.top_k)
 
     def _target_ids(self, targets: str | Sequence[str]) -> Ids:
         words = [targets] if isinstance(targets, str) else targets
         known = {self._vocabulary[word] for word in words if word in self._vocabulary}
         others = [word for word in words if word not in self._vocabulary]
-        begun = self._ids(others, add_special_tokens=False) if others else []
-        return np.array(sorted(known | {tokens[0] for tokens in begun if tokens}), dtype=np.int64)
+        split = self.encode(others, add_special_tokens=False) if others else []
+        return np.array(sorted(known | {int(tokens.ids[0]) for tokens in split if len(tokens)}), dtype=np.int64)
 
     def collate(self, features: Sequence[Any]) -> dict[str, Any]:
-        """What the model takes, and beside it the places of the masks and what is wanted for them."""
+        """The model's inputs, the positions of the masks, and the targets and number of words for each."""
         counts = [len(feature.masks) for feature in features]
         targets = [() if feature.targets is None else feature.targets for feature in features]
         table = np.full((len(features), max(map(len, targets))), -1, dtype=np.int64)
@@ -180,34 +166,34 @@ class FillMaskHandler(TextHandler):
         return {
             "inputs": super().collate(features),
             "rows": torch.from_numpy(np.repeat(np.arange(len(features)), counts)),
-            "places": torch.from_numpy(np.concatenate([feature.masks for feature in features])),
+            "positions": torch.from_numpy(np.concatenate([feature.masks for feature in features])),
             "counts": counts,
             "targets": torch.from_numpy(table),
             "top_k": max(feature.top_k for feature in features),
         }
 
     def inference(self, tensors: Mapping[str, Any]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Token ids (n, longest) to the likeliest words of each text: scores and token ids, each (masks, words)."""
+        """Find the likeliest words of each text: scores and token ids, each (masks, words)."""
         moved = to_device(tensors, self.device)
         words = []
         for texts, masks in _portions(moved["counts"], CELLS // self.model.config.vocab_size):
             inputs = {name: tensor[texts] for name, tensor in moved["inputs"].items()}
             rows, counts = moved["rows"][masks], moved["counts"][texts]
-            logits = self.head.logits(inputs, (rows - texts.start, moved["places"][masks]))
-            chances = torch.softmax(logits.float(), dim=-1)
-            words += _likeliest(chances, counts, moved["targets"][rows], moved["top_k"])
+            logits = self.head.logits(inputs, (rows - texts.start, moved["positions"][masks]))
+            probabilities = torch.softmax(logits.float(), dim=-1)
+            words += _likeliest(probabilities, counts, moved["targets"][rows], moved["top_k"])
         return words
 
     def postprocess(self, outputs: Sequence[Any], items: Sequence[Item]) -> list[Any]:
-        """The likeliest words of each mask to filled texts, decoded all at once."""
+        """Fill the masks with their likeliest words, and decode all texts at once."""
         chosen = [_chosen(output, item.state.top_k) for output, item in zip(outputs, items, strict=True)]
-        # Of a text with several masks the others are to be seen, and they are special tokens.
+        # In a text with several masks the others stay, and they are special tokens.
         rows: dict[bool, list[list[int]]] = {True: [], False: []}
         for item, masks in zip(items, chosen, strict=True):
             rows[len(masks) == 1].extend(self._filled(item.state, masks))
         texts = {one: iter(self.tokenizer.batch_decode(ids, skip_special_tokens=one)) for one, ids in rows.items()}
         tokens = sorted({token for masks in chosen for mask in masks for _, token in mask})
-        spelled = dict(zip(tokens, self.tokenizer.batch_decode([[token] for token in tokens]), strict=True))
+        strings = dict(zip(tokens, self.tokenizer.batch_decode([[token] for token in tokens]), strict=True))
         answers: list[Any] = []
         for masks in chosen:
             filled = [
@@ -215,7 +201,7 @@ class FillMaskHandler(TextHandler):
                     {
                         "score": score,
                         "token": token,
-                        "token_str": spelled[token],
+                        "token_str": strings[token],
                         "sequence": next(texts[len(masks) == 1]),
                     }
                     for score, token in mask
@@ -226,50 +212,50 @@ class FillMaskHandler(TextHandler):
         return answers
 
     def _filled(self, text: MaskedText, masks: Sequence[Sequence[tuple[float, int]]]) -> Iterator[list[int]]:
-        """The ids of the text with each word of each mask in its place, without padding."""
-        for place, mask in zip(text.masks, masks, strict=True):
+        """The ids of the text for each word of each mask, with the word in place of the mask and without padding."""
+        for position, mask in zip(text.masks, masks, strict=True):
             for _, token in mask:
                 ids = text.ids.copy()
-                ids[place] = token
+                ids[position] = token
                 yield ids[ids != self.tokenizer.pad_token_id].tolist()
 
 
-def _portions(counts: Sequence[int], most: int) -> Iterator[tuple[slice, slice]]:
-    """Slices of the texts, and of their masks, that have at most so many masks; of one text all."""
-    start = begun = 0
+def _portions(counts: Sequence[int], limit: int) -> Iterator[tuple[slice, slice]]:
+    """Slices of the texts, and of their masks, with at most ``limit`` masks, or a single text."""
+    text = mask = 0
     ends = list(accumulate(counts))
-    for place, end in enumerate(ends, 1):
-        if place == len(ends) or ends[place] - begun > most:
-            yield slice(start, place), slice(begun, end)
-            start, begun = place, end
+    for index, end in enumerate(ends, 1):
+        if index == len(ends) or ends[index] - mask > limit:
+            yield slice(text, index), slice(mask, end)
+            text, mask = index, end
 
 
 def _likeliest(
-    chances: torch.Tensor, counts: list[int], targets: torch.Tensor, top_k: int
+    probabilities: torch.Tensor, counts: list[int], targets: torch.Tensor, top_k: int
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """The best words of each text, out of its targets where it has any; chances are of shape (masks, vocabulary)."""
-    words = _split(chances.topk(min(top_k, chances.shape[1])), counts)
+    """The best words of each text, among its targets if it has any, by probabilities (masks, vocabulary)."""
+    words = _split(probabilities.topk(min(top_k, probabilities.shape[1])), counts)
     if targets.shape[1] == 0:
         return words
-    limited = _split(_best_of(chances, targets), counts)
+    limited = _split(_best_of(probabilities, targets), counts)
     return [own if own[1][0, 0] >= 0 else free for own, free in zip(limited, words, strict=True)]
 
 
-def _best_of(chances: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The targets (places, targets; -1 fills up) of each place by score, best first."""
-    scores = chances.gather(1, targets.clamp(min=0)).masked_fill(targets < 0, -1)
+def _best_of(probabilities: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The targets (masks, targets), padded with -1, of each mask by score, best first."""
+    scores = probabilities.gather(1, targets.clamp(min=0)).masked_fill(targets < 0, -1)
     ordered, order = scores.sort(dim=1, descending=True)
     return ordered, targets.gather(1, order)
 
 
 def _split(words: tuple[torch.Tensor, torch.Tensor], counts: list[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Scores and token ids (places, words) by text."""
+    """Scores and token ids (masks, words) by text."""
     scores, tokens = (torch.split(tensor.cpu(), counts) for tensor in words)
     return list(zip(scores, tokens, strict=True))
 
 
 def _chosen(words: tuple[torch.Tensor, torch.Tensor], top_k: int) -> list[list[tuple[float, int]]]:
-    """For each mask of a text the words wanted, each with its score."""
+    """For each mask of a text its ``top_k`` words, each with its score."""
     scores, tokens = (tensor[:, :top_k].tolist() for tensor in words)
     return [
         [(score, token) for score, token in zip(*mask, strict=True) if token >= 0]

@@ -1,13 +1,13 @@
-"""image-embedding: one vector an image, from a transformers folder (ViT, DINOv2, ResNet, CLIP …).
+"""image-embedding: one vector an image, with a transformers folder (ViT, DINOv2, ResNet, CLIP …).
 
 Input: an image, or a list of them: a raw body, a form's field, base64 or a ``data:`` URL. Parameter: ``normalize``.
 Output for each image::
 
     {"embedding": [0.01, …]}
 
-Models that know images and texts (CLIP, SigLIP) give the vector that is compared with texts. Others are pooled: by
-their own pooler where the folder has its weights, otherwise by the first token (ViT) or the mean over the image
-(ResNet); unless ``handler.pooling`` says something else. Limits: ``tsbatch.limits.image_pixels``.
+Models of images and texts (CLIP, SigLIP) give the vector that is compared with texts. Others are pooled: by their own
+pooler if the folder has its weights, otherwise by the first token (ViT) or the mean over the image (ResNet), unless
+``handler.pooling`` says otherwise. Limits: ``tsbatch.limits.image_pixels``.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from tsbatch.errors import LoadError, SettingsError
 from tsbatch.protocol.request import Item
 from tsbatch.settings import Section
 from tsbatch.tasks.images.handler import ImageHandler, ImageOptions
+from tsbatch.tasks.shared.schemas import NUMBER, array_of, object_of
+from tsbatch.tasks.shared.task_handler import abbreviate
 
 Pooling = Literal["pooler", "cls", "mean"]
 
@@ -30,7 +32,7 @@ class ImageEmbeddingOptions(ImageOptions):
 
     Attributes:
         pooling: pooler (the model's own), cls (the first token) or mean (over all tokens, or the whole image).
-        normalize: scale to length 1 where a request does not say.
+        normalize: scale to length 1, unless the request says.
     """
 
     pooling: Pooling | None = None
@@ -38,10 +40,10 @@ class ImageEmbeddingOptions(ImageOptions):
 
 
 class ImageEmbeddingParameters(Section):
-    """What a request may ask for.
+    """Parameters of a request.
 
     Attributes:
-        normalize: scale to length 1; as the archive has it when left out.
+        normalize: scale to length 1; by default as in the archive's model-config.yaml.
     """
 
     normalize: bool | None = None
@@ -53,16 +55,12 @@ class ImageEmbeddingHandler(ImageHandler):
     task: ClassVar[str] = "image-embedding"
     parameters_class: ClassVar[Any] = ImageEmbeddingParameters
     settings_class: ClassVar[Any] = ImageEmbeddingOptions
-    output_schema: ClassVar[Any] = {
-        "type": "object",
-        "required": ["embedding"],
-        "properties": {"embedding": {"type": "array", "items": {"type": "number"}}},
-    }
+    output_schema: ClassVar[Any] = object_of({"embedding": array_of(NUMBER)})
     pooling: Pooling | None = None
-    """None for a model that knows texts too."""
+    """None for a model of images and texts."""
 
     def load_model(self) -> Any:
-        """The encoder."""
+        """Load the encoder."""
         from transformers import AutoModel
 
         return self.load_pretrained(AutoModel)
@@ -71,17 +69,17 @@ class ImageEmbeddingHandler(ImageHandler):
         """Load the image processor, and choose the pooling.
 
         Raises:
-            LoadError: the folder lacks weights that the vectors depend on.
+            LoadError: the folder lacks weights on which the vectors depend.
         """
         super().prepare()
-        made_up = [name for name in self.missing_weights if "pooler" not in name]
-        if made_up:
-            raise LoadError(f"the folder has no weights for {', '.join(made_up[:3])} of {type(self.model).__name__}")
+        missing = [name for name in self.missing_weights if "pooler" not in name]
+        if missing:
+            raise LoadError(f"the folder has no weights for {abbreviate(missing)} of {type(self.model).__name__}")
         if not hasattr(self.model, "get_image_features"):
             self.pooling = self._choose_pooling(self.options.pooling)
 
     def _choose_pooling(self, asked: Pooling | None) -> Pooling:
-        found = self.tried()
+        found = self.try_model()
         pools = getattr(found, "pooler_output", None) is not None and not self.missing_weights
         tokens = found.last_hidden_state.ndim == 3
         if (asked == "pooler" and not pools) or (asked == "cls" and not tokens):
@@ -90,24 +88,24 @@ class ImageEmbeddingHandler(ImageHandler):
         return asked or ("pooler" if pools else "cls" if tokens else "mean")
 
     def forward(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Pixels to vectors (n, dimensions)."""
+        """Vectors (n, dimensions) of pixels."""
         if self.pooling is None:
-            features = self.model.get_image_features(**inputs)  # transformers 5 puts them into an object
+            features = self.model.get_image_features(**inputs)  # transformers 5 returns an object
             vectors = features if isinstance(features, torch.Tensor) else features.pooler_output
         else:
             vectors = _pooled(self.model(**inputs), self.pooling)
         return vectors.flatten(1).float()
 
     def postprocess(self, outputs: torch.Tensor, items: Sequence[Item]) -> list[dict[str, Any]]:
-        """Vectors (n, dimensions) to answers, scaled where a request asks for it."""
-        usual = self.options.normalize
-        wishes = [item.parameters.normalize for item in items]
-        scaled = torch.tensor([usual if wish is None else wish for wish in wishes])
+        """Scale the vectors (n, dimensions) whose request asks for it."""
+        default = self.options.normalize
+        asked = [item.parameters.normalize for item in items]
+        scaled = torch.tensor([default if normalize is None else normalize for normalize in asked])
         vectors = torch.where(scaled[:, None], torch.nn.functional.normalize(outputs, dim=1), outputs)
         return [{"embedding": vector} for vector in vectors.numpy()]
 
     def describe_handle(self) -> dict[str, Any]:
-        """What the task takes and gives, and how this model is set."""
+        """Describe the task's input and output, and this model's settings."""
         return {**super().describe_handle(), "pooling": self.pooling, "normalize": self.options.normalize}
 
 

@@ -1,21 +1,20 @@
-"""image-segmentation: which pixels are what, from a transformers folder (SegFormer, MaskFormer, Mask2Former, DETR …).
+"""image-segmentation: which pixels show what, with a transformers folder (SegFormer, MaskFormer, Mask2Former, DETR …).
 
 Input: an image, or a list of them: a raw body, a form's field, base64 or a ``data:`` URL. Parameters: ``subtask``,
-``threshold``, ``mask_threshold``, ``overlap_mask_area_threshold``, ``mask_format``. Output for each image, as
-transformers' pipeline, with masks of the upright original's size::
+``threshold``, ``mask_threshold``, ``overlap_mask_area_threshold``, ``mask_format``. Output for each image, as in
+transformers' pipeline, with masks in the size of the upright original::
 
     [{"score": 0.98, "label": "cat", "mask": "iVBORw0KGgo…"}, …]     a grey PNG in base64, 255 where the segment is
     [{"score": null, "label": "sky", "mask": {"size": [2, 3], "counts": [1, 5]}}, …]      COCO's run lengths
 
-Limits: ``tsbatch.limits.image_pixels``, and ``handler.mask_megabytes`` while masks are enlarged: segments, or classes,
-times pixels times 4 bytes, 1024 unless set; over it the answer is a 413.
+Limits: ``tsbatch.limits.image_pixels``, and ``handler.mask_megabytes`` for enlarging masks: segments, or classes, times
+pixels times 4 bytes, by default 1024; over it the answer is a 413.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
@@ -23,18 +22,18 @@ import torch
 from pydantic import Field
 
 from tsbatch.errors import LoadError, PayloadTooLarge, Unprocessable
-from tsbatch.protocol.request import Item, Request
+from tsbatch.protocol.request import Item
 from tsbatch.settings import Section
-from tsbatch.tasks.images.handler import ImageHandler, ImageOptions, columns
-from tsbatch.tasks.images.masks import Mask, MaskFormat, class_map, write_mask
-from tsbatch.tasks.shared.class_names import class_names
+from tsbatch.tasks.images.handler import ImageHandler, ImageOptions, model_output
+from tsbatch.tasks.images.masks import Mask, MaskFormat, class_map, encode_mask
 from tsbatch.tasks.shared.pretrained_folder import read_config, saved_as
+from tsbatch.tasks.shared.schemas import STRING, array_of, object_of
 
 Subtask = Literal["panoptic", "instance", "semantic"]
 SUBTASKS: Final[tuple[Subtask, ...]] = ("panoptic", "instance", "semantic")
-"""In the order in which the pipeline chooses when nobody asks."""
+"""In the order in which the pipeline chooses a default."""
 OUTPUTS: Final = ("logits", "pred_masks", "class_queries_logits", "masks_queries_logits")
-"""What of a model's outputs masks are made of."""
+"""The model outputs from which masks are made."""
 
 
 class SegmentationOptions(ImageOptions):
@@ -48,13 +47,13 @@ class SegmentationOptions(ImageOptions):
 
 
 class SegmentationParameters(Section):
-    """What a request may ask for; the thresholds mean nothing to ``semantic``.
+    """Parameters of a request; the thresholds have no effect on ``semantic``.
 
     Attributes:
-        subtask: panoptic, instance or semantic; left out, the first of them that the model can do.
-        threshold: only segments with a score above it.
+        subtask: panoptic, instance or semantic; by default the first of them that the model supports.
+        threshold: return segments with a higher score.
         mask_threshold: a mask is where its probability is at least this.
-        overlap_mask_area_threshold: a segment stays where more than this share of its mask is its own.
+        overlap_mask_area_threshold: return segments to which more than this share of their mask belongs.
         mask_format: png (base64) or rle (COCO's run lengths).
     """
 
@@ -70,9 +69,9 @@ class Segment:
     """One segment of an image.
 
     Attributes:
-        value: what the pixels of the segmentation map have in it.
-        label: its class.
-        score: None where the model gives none.
+        value: the value of its pixels in the segmentation map.
+        label: the index of its class.
+        score: None if the model gives none.
     """
 
     value: int
@@ -86,71 +85,59 @@ class ImageSegmentationHandler(ImageHandler):
     task: ClassVar[str] = "image-segmentation"
     parameters_class: ClassVar[Any] = SegmentationParameters
     settings_class: ClassVar[Any] = SegmentationOptions
-    output_schema: ClassVar[Any] = {
-        "type": "array",
-        "items": {
-            "type": "object",
-            "required": ["score", "label", "mask"],
-            "properties": {
+    output_schema: ClassVar[Any] = array_of(
+        object_of(
+            {
                 "score": {"type": ["number", "null"]},
-                "label": {"type": "string"},
-                "mask": {"oneOf": [{"type": "string", "contentEncoding": "base64"}, {"type": "object"}]},
-            },
-        },
-    }
-    names: list[str]
+                "label": STRING,
+                "mask": {"oneOf": [{**STRING, "contentEncoding": "base64"}, {"type": "object"}]},
+            }
+        )
+    )
 
     def load_model(self) -> Any:
-        """The model, of the class that config.json names: there is one Auto class for each kind of segmentation."""
+        """Load the model with the class that config.json names: each kind of segmentation has its own Auto class."""
         import transformers
 
         name = saved_as(read_config(self.model_dir))
         if "Segmentation" not in name or not hasattr(transformers, name):
             raise LoadError(
-                f"config.json: architectures: {name!r} is no segmentation model of this transformers; "
+                f"config.json: architectures: {name!r} is not a segmentation model of this transformers; "
                 'expected one as ["SegformerForSemanticSegmentation"]'
             )
         return self.load_pretrained(getattr(transformers, name), complete=True)
 
     def prepare(self) -> None:
-        """Load the image processor and the names of the classes, and see what the two can do."""
+        """Load the image processor, and read the names of the classes and the supported subtasks."""
         super().prepare()
         self.load_processor("post_process_semantic_segmentation")
-        config = self.model.config
-        self.names = class_names(config.num_labels, folder=self.model_dir, aux=self.aux, config=config)
+        self.names = self.read_class_names()
         self.subtasks = [task for task in SUBTASKS if hasattr(self.processor, f"post_process_{task}_segmentation")]
 
-    def labels(self) -> list[str]:
-        """The names of the classes."""
-        return self.names
-
-    def decode_request(self, request: Request) -> list[Item]:
-        """The items of one request, with a subtask that this model can do."""
-        items = super().decode_request(request)
-        for item in items:
-            if (asked := item.parameters.subtask) not in (None, *self.subtasks):
-                known = ", ".join(self.subtasks)
-                raise Unprocessable(f"parameters.subtask: this model cannot do {asked}", expected=f"one of: {known}")
-        return items
+    def check_item(self, item: Item) -> None:
+        """Check that the model supports the item's subtask."""
+        if (asked := item.parameters.subtask) not in (None, *self.subtasks):
+            known = ", ".join(self.subtasks)
+            raise Unprocessable(f"parameters.subtask: this model cannot do {asked}", expected=f"one of: {known}")
 
     def forward(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Pixels to those of :data:`OUTPUTS` that the model has, n rows each."""
+        """Those of :data:`OUTPUTS` that the model has, n rows each."""
         found = self.model(**inputs)
         return {name: found[name].float() for name in OUTPUTS if name in found}
 
     def postprocess(self, outputs: Sequence[Mapping[str, torch.Tensor]], items: Sequence[Item]) -> list[Any]:
-        """Rows of outputs to segments, image by image: enlarged to the original, they are too large for more."""
+        """Turn rows of outputs into segments, image by image, since enlarged masks take much memory."""
         return [self._answer(row, item) for row, item in zip(outputs, items, strict=True)]
 
     def _answer(self, row: Mapping[str, torch.Tensor], item: Item) -> list[dict[str, Any]] | PayloadTooLarge:
-        wish: SegmentationParameters = item.parameters
-        semantic = (wish.subtask or self.subtasks[0]) == "semantic"
+        asked: SegmentationParameters = item.parameters
+        semantic = (asked.subtask or self.subtasks[0]) == "semantic"
         try:
             found, segments = self._semantic(row, item) if semantic else self._segments(row, item)
         except PayloadTooLarge as error:
             return error
-        # One mask a thread at a time: a hundred of a large photo would not fit.
-        masks = self.in_threads(lambda segment: write_mask(found == segment.value, wish.mask_format), segments)
+        # One mask a thread at a time: a hundred of a large photo would not fit into memory.
+        masks = self.in_threads(lambda segment: encode_mask(found == segment.value, asked.mask_format), segments)
         return [
             {"score": segment.score, "label": self.names[segment.label], "mask": mask}
             for segment, mask in zip(segments, masks, strict=True)
@@ -161,27 +148,27 @@ class ImageSegmentationHandler(ImageHandler):
             found = class_map(row["logits"], item.state, self.options.mask_megabytes << 20)
         else:
             self._check_memory(len(self.names), item.state)
-            [classes] = self.processor.post_process_semantic_segmentation(
-                SimpleNamespace(**columns([row])), target_sizes=[item.state]
-            )
+            process = self.processor.post_process_semantic_segmentation
+            [classes] = process(model_output([row]), target_sizes=[item.state])
             found = classes.numpy()
         present = np.flatnonzero(np.bincount(found.ravel())).tolist()
         return found, [Segment(label, label, None) for label in present]
 
     def _segments(self, row: Mapping[str, torch.Tensor], item: Item) -> tuple[Mask, list[Segment]]:
-        wish: SegmentationParameters = item.parameters
+        asked: SegmentationParameters = item.parameters
         queries = row["class_queries_logits"] if "class_queries_logits" in row else row["logits"]
         scores, labels = queries.softmax(-1).max(-1)
-        kept = int(((scores > wish.threshold) & (labels < queries.shape[-1] - 1)).sum())  # the last class is none
+        kept = int(((scores > asked.threshold) & (labels < queries.shape[-1] - 1)).sum())  # the last class means "none"
         self._check_memory(kept, item.state)
-        subtask = wish.subtask or self.subtasks[0]
+        subtask = asked.subtask or self.subtasks[0]
         process = getattr(self.processor, f"post_process_{subtask}_segmentation")
-        fused: dict[str, Any] = {"label_ids_to_fuse": set()} if subtask == "panoptic" else {}  # else the log is told
+        # Without this transformers logs a warning.
+        fused: dict[str, Any] = {"label_ids_to_fuse": set()} if subtask == "panoptic" else {}
         [found] = process(
-            SimpleNamespace(**columns([row])),
-            threshold=wish.threshold,
-            mask_threshold=wish.mask_threshold,
-            overlap_mask_area_threshold=wish.overlap_mask_area_threshold,
+            model_output([row]),
+            threshold=asked.threshold,
+            mask_threshold=asked.mask_threshold,
+            overlap_mask_area_threshold=asked.overlap_mask_area_threshold,
             target_sizes=[item.state],
             **fused,
         )

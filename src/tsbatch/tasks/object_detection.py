@@ -1,17 +1,16 @@
-"""object-detection: what is where in an image, from a transformers folder (DETR, YOLOS, RT-DETR …).
+"""object-detection: what is where in an image, with a transformers folder (DETR, YOLOS, RT-DETR …).
 
 Input: an image, or a list of them: a raw body, a form's field, base64 or a ``data:`` URL. Parameter: ``threshold``.
-Output for each image, as transformers' pipeline, with boxes in pixels of the upright original::
+Output for each image, as in transformers' pipeline, with boxes in pixels of the upright original::
 
     [{"score": 0.98, "label": "cat", "box": {"xmin": 12, "ymin": 40, "xmax": 210, "ymax": 300}}, …]
 
-Limits: ``tsbatch.limits.image_pixels``. A batch's images share a forward pass where they have one shape after resizing.
+Limits: ``tsbatch.limits.image_pixels``. Images of a batch that have one shape after resizing share a forward pass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any, ClassVar, Final
 
 import torch
@@ -19,17 +18,17 @@ from pydantic import Field
 
 from tsbatch.protocol.request import Item
 from tsbatch.settings import Section
-from tsbatch.tasks.images.handler import ImageHandler, columns
-from tsbatch.tasks.shared.class_names import class_names
+from tsbatch.tasks.images.handler import ImageHandler, model_output
+from tsbatch.tasks.shared.schemas import INTEGER, NUMBER, STRING, array_of, object_of
 
 CORNERS: Final = ("xmin", "ymin", "xmax", "ymax")
 
 
 class DetectionParameters(Section):
-    """What a request may ask for.
+    """Parameters of a request.
 
     Attributes:
-        threshold: only objects with a score above it.
+        threshold: return objects with a higher score.
     """
 
     threshold: float = Field(default=0.5, ge=0, le=1)
@@ -40,49 +39,27 @@ class ObjectDetectionHandler(ImageHandler):
 
     task: ClassVar[str] = "object-detection"
     parameters_class: ClassVar[Any] = DetectionParameters
-    output_schema: ClassVar[Any] = {
-        "type": "array",
-        "items": {
-            "type": "object",
-            "required": ["score", "label", "box"],
-            "properties": {
-                "score": {"type": "number"},
-                "label": {"type": "string"},
-                "box": {"type": "object", "properties": {corner: {"type": "integer"} for corner in CORNERS}},
-            },
-        },
-    }
-    names: list[str]
-
-    def load_model(self) -> Any:
-        """The detector."""
-        from transformers import AutoModelForObjectDetection
-
-        return self.load_pretrained(AutoModelForObjectDetection, complete=True)
+    output_schema: ClassVar[Any] = array_of(
+        object_of({"score": NUMBER, "label": STRING, "box": object_of({}, dict.fromkeys(CORNERS, INTEGER))})
+    )
+    auto_class: ClassVar[str] = "AutoModelForObjectDetection"
 
     def prepare(self) -> None:
-        """Load the image processor and the names of the classes."""
+        """Load the image processor, and read the names of the classes."""
         super().prepare()
         self.load_processor("post_process_object_detection")
-        config = self.model.config
-        self.names = class_names(config.num_labels, folder=self.model_dir, aux=self.aux, config=config)
-
-    def labels(self) -> list[str]:
-        """The names of the classes."""
-        return self.names
+        self.names = self.read_class_names()
 
     def forward(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Pixels to ``logits`` (n, queries, classes) and ``pred_boxes`` (n, queries, 4), relative to the image."""
+        """``logits`` (n, queries, classes) and ``pred_boxes`` (n, queries, 4), relative to the image."""
         found = self.model(**inputs)
         return {"logits": found.logits.float(), "pred_boxes": found.pred_boxes.float()}
 
     def postprocess(self, outputs: Sequence[Mapping[str, torch.Tensor]], items: Sequence[Item]) -> list[Any]:
-        """Rows of logits and boxes to objects above each request's threshold."""
+        """Turn rows of logits and boxes into the objects above each request's threshold."""
         thresholds = [item.parameters.threshold for item in items]
         found = self.processor.post_process_object_detection(
-            SimpleNamespace(**columns(outputs)),
-            threshold=min(thresholds),
-            target_sizes=[item.state for item in items],
+            model_output(outputs), threshold=min(thresholds), target_sizes=[item.state for item in items]
         )
         return [self._objects(each, threshold) for each, threshold in zip(found, thresholds, strict=True)]
 

@@ -1,15 +1,15 @@
-"""question-answering: the piece of a context that answers a question.
+"""question-answering: the part of a context that answers a question.
 
-Input: ``{"question": "Who …?", "context": "…"}``, or a list of those. Parameters: ``top_k``, ``max_answer_len``,
+Input: ``{"question": "Who …?", "context": "…"}``, or a list of these. Parameters: ``top_k``, ``max_answer_len``,
 ``handle_impossible_answer``, ``align_to_words``, ``max_seq_len``, ``doc_stride``. Output for each, as transformers'
-pipeline gives it (until 4.57; 5 has none)::
+pipeline until 4.57 (5 has none)::
 
     {"score": 0.98, "start": 11, "end": 17, "answer": "Berlin"}        with top_k over 1 a list of these, best first
 
 A long context is read in overlapping windows. In each window a span of tokens scores the probability that the answer
-starts at its first token times the probability that it ends at its last; the same words found in several windows add
-up. With ``handle_impossible_answer`` an empty answer stands for "it is not in the context", and scores what the first
-token does in the window that is surest of an answer. Needs a fast tokenizer; the question is never cut.
+starts at its first token times the probability that it ends at its last; the scores of the same words in several
+windows add up. With ``handle_impossible_answer`` an empty answer stands for "it is not in the context"; its score is
+that of the first token, in the window where it is lowest. Needs a fast tokenizer; the question is never cut.
 """
 
 from __future__ import annotations
@@ -24,39 +24,40 @@ from pydantic import Field
 
 from tsbatch.errors import SettingsError, Unprocessable
 from tsbatch.protocol.fields import kind_of
-from tsbatch.protocol.request import Item, Request
+from tsbatch.protocol.request import Item
 from tsbatch.settings import Section
-from tsbatch.tasks.shared.task_handler import filled
+from tsbatch.tasks.shared.schemas import INTEGER, NUMBER, STRING, object_of
+from tsbatch.tasks.shared.task_handler import with_defaults
 from tsbatch.tasks.text.handler import EXAMPLES
-from tsbatch.tasks.text.spans import best_spans, position_chances
+from tsbatch.tasks.text.spans import best_spans, position_probabilities
 from tsbatch.tasks.text.token_features import Ids
 from tsbatch.tasks.text.windows import Cut, Window, WindowHandler
 from tsbatch.worker.resources import to_device
 
 EXPECTED = '{"question": "...", "context": "..."}'
 WINDOW, OVERLAP = 384, 128
-"""Tokens of a window, and those that it shares with the one before, unless the model is smaller."""
+"""Tokens of a window, and those that it shares with the previous one, unless the model takes fewer."""
 
 
 class QuestionAnsweringOptions(Section):
-    """The section ``handler:`` of model-config.yaml: what holds where a request says nothing."""
+    """The section ``handler:`` of model-config.yaml: defaults for the parameters of a request."""
 
-    max_seq_len: int | None = Field(default=None, ge=4, description="tokens of a window, the question's among them")
+    max_seq_len: int | None = Field(default=None, ge=4, description="tokens of a window, with those of the question")
     doc_stride: int | None = Field(default=None, ge=0, description="tokens that windows share")
     max_answer_len: int = Field(default=15, ge=1, description="tokens of an answer")
     handle_impossible_answer: bool = False
 
 
 class QuestionAnsweringParameters(Section):
-    """What a request may ask for; what is left out is as in the archive's model-config.yaml.
+    """Parameters of a request; by default those of the archive's model-config.yaml.
 
     Attributes:
-        top_k: so many answers, as far as the context has them.
+        top_k: the number of answers; fewer if the context does not have so many.
         max_answer_len: the longest answer in tokens.
-        handle_impossible_answer: the answer may be that there is none.
-        align_to_words: whole words alone; false is better for languages without blanks.
-        max_seq_len: tokens of a window, those of the question among them; 384 where the model takes as many.
-        doc_stride: tokens of the context that windows share; 128, or half a smaller window.
+        handle_impossible_answer: allow the answer that there is none.
+        align_to_words: answer with whole words; false is better for languages without spaces.
+        max_seq_len: tokens of a window, with those of the question; 384 if the model takes so many.
+        doc_stride: tokens of the context that windows share; 128, or half of a smaller window.
     """
 
     top_k: int = Field(default=1, ge=1, le=100)
@@ -68,7 +69,7 @@ class QuestionAnsweringParameters(Section):
 
     @property
     def spans(self) -> int:
-        """Spans wanted of each window: some become the same answer when they are aligned to words."""
+        """The number of spans to find in each window: aligned to words, some become the same answer."""
         return 2 * self.top_k + 10 if self.align_to_words else self.top_k
 
 
@@ -77,9 +78,9 @@ class AnswerWindow(Window):
     """A window of a question and its context.
 
     Attributes:
-        context: whether each token is the context's, shape (length,).
-        width: the most tokens that an answer may have.
-        spans: spans wanted of the window.
+        context: whether each token belongs to the context, shape (length,).
+        width: the largest number of tokens of an answer.
+        spans: the number of spans to find.
     """
 
     context: Ids
@@ -87,21 +88,21 @@ class AnswerWindow(Window):
     spans: int
 
     @classmethod
-    def of(cls, window: Window, wish: QuestionAnsweringParameters) -> AnswerWindow:
-        """The window with what a request wants of it."""
+    def of(cls, window: Window, parameters: QuestionAnsweringParameters) -> AnswerWindow:
+        """Combine a window with what a request asks for."""
         context = np.array([text == 1 for text in window.encoding.sequence_ids], dtype=bool)
-        width = min(cast(int, wish.max_answer_len), len(window))  # what a client asks for may fit no tensor
-        return cls(window.ids, window.types, window.encoding, context=context, width=width, spans=wish.spans)
+        width = min(cast(int, parameters.max_answer_len), len(window))  # a client's number may not fit in a tensor
+        return cls(window.ids, window.types, window.encoding, context=context, width=width, spans=parameters.spans)
 
     def characters(self, first: int, last: int, *, whole_words: bool) -> tuple[int, int]:
-        """Where in the context a span of tokens begins and ends; its words do, where the tokenizer knows words."""
+        """Start and end of a span of tokens in the context; those of its words, if the tokenizer knows words."""
         start, end = (self._word(token) if whole_words else None for token in (first, last))
         if start is None or end is None:
             start, end = self.encoding.offsets[first], self.encoding.offsets[last]
         return start[0], end[1]
 
     def _word(self, token: int) -> tuple[int, int] | None:
-        """The characters of the word that a token is of; None where the tokenizer does not know."""
+        """Start and end of the word that a token belongs to; None if the tokenizer does not know it."""
         word = self.encoding.token_to_word(token)
         return None if word is None else self.encoding.word_to_chars(word, sequence_index=1)
 
@@ -111,49 +112,33 @@ class QuestionAnsweringHandler(WindowHandler):
 
     task: ClassVar[str] = "question-answering"
     item_keys: ClassVar[frozenset[str]] = frozenset({"question", "context"})
-    input_schema: ClassVar[Any] = {
-        "type": "object",
-        "required": ["question", "context"],
-        "properties": {"question": {"type": "string"}, "context": {"type": "string"}},
-    }
-    output_schema: ClassVar[Any] = {
-        "type": "object",
-        "required": ["score", "start", "end", "answer"],
-        "properties": {
-            "score": {"type": "number"},
-            "start": {"type": "integer"},
-            "end": {"type": "integer"},
-            "answer": {"type": "string"},
-        },
-        "description": "with top_k over 1 a list of these",
-    }
+    input_schema: ClassVar[Any] = object_of({"question": STRING, "context": STRING})
+    output_schema: ClassVar[Any] = object_of(
+        {"score": NUMBER, "start": INTEGER, "end": INTEGER, "answer": STRING},
+        description="with top_k over 1 a list of these",
+    )
     parameters_class: ClassVar[Any] = QuestionAnsweringParameters
     settings_class: ClassVar[Any] = QuestionAnsweringOptions
-
-    def load_model(self) -> Any:
-        """The model with its head."""
-        from transformers import AutoModelForQuestionAnswering
-
-        return self.load_pretrained(AutoModelForQuestionAnswering, complete=True)
+    auto_class: ClassVar[str] = "AutoModelForQuestionAnswering"
 
     def prepare(self) -> None:
-        """See to it that the archive's own windows fit the model."""
+        """Check that the windows of model-config.yaml fit the model."""
         cls = self.tokenizer.cls_token_id
         self._no_answer = -1 if cls is None else cls
         try:
-            self._wish(QuestionAnsweringParameters())
+            self._complete(QuestionAnsweringParameters())
         except Unprocessable as error:
             raise SettingsError(f"model-config.yaml: {error.message.replace('parameters.', 'handler.')}") from None
 
     def examples(self) -> list[dict[str, str]]:
-        """Contexts of the lengths that clients send."""
+        """Contexts of typical lengths."""
         return [{"question": "What is it about?", "context": text} for text in EXAMPLES]
 
     def decode_item(self, value: Any) -> dict[str, str]:
-        """A question and a context.
+        """Check a question and a context.
 
         Raises:
-            Unprocessable: one is missing, empty or no text.
+            Unprocessable: one is missing, empty or not a text.
             PayloadTooLarge: one is over ``tsbatch.limits.characters``.
         """
         if not isinstance(value, dict):
@@ -168,28 +153,25 @@ class QuestionAnsweringHandler(WindowHandler):
             super().decode_item(text)
         return value
 
-    def decode_request(self, request: Request) -> list[Item]:
-        """The items of one request, with parameters that this model can follow."""
-        items = super().decode_request(request)
-        for item in items:
-            item.parameters = self._wish(item.parameters)
-        return items
+    def check_item(self, item: Item) -> None:
+        """Complete the item's parameters, and check that this model can follow them."""
+        item.parameters = self._complete(item.parameters)
 
     def preprocess(self, items: Sequence[Item]) -> list[Any]:
-        """Questions and contexts to windows, a list an item."""
+        """Divide questions and contexts into windows: for each item a list, or its error."""
         questions, contexts = ([item.value[name] for item in items] for name in ("question", "context"))
         cuts = [Cut(item.parameters.max_seq_len, item.parameters.doc_stride) for item in items]
         features: list[Any] = self.windows(questions, contexts, cuts)
-        for place, item in enumerate(items):
-            if isinstance(features[place], list):
-                item.state = [AnswerWindow.of(window, item.parameters) for window in features[place]]
-                features[place] = item.state
+        for index, item in enumerate(items):
+            if isinstance(features[index], list):
+                item.state = [AnswerWindow.of(window, item.parameters) for window in features[index]]
+                features[index] = item.state
                 if not item.state[0].context.any():
-                    features[place] = Unprocessable("the context has no token", expected="a context with a word")
+                    features[index] = Unprocessable("the context has no token", expected="a context with a word")
         return features
 
     def collate(self, features: Sequence[Any]) -> dict[str, Any]:
-        """What the model takes, and beside it which tokens may be in an answer and how much of them is wanted."""
+        """The model's inputs, which tokens may be in an answer, and how many spans of what width to find."""
         inputs = super().collate(features)
         context = np.zeros(inputs["input_ids"].shape, dtype=bool)
         for row, feature in zip(context, features, strict=True):
@@ -202,50 +184,50 @@ class QuestionAnsweringHandler(WindowHandler):
         }
 
     def inference(self, tensors: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-        """Windows (n, longest) to the best spans of each, (n, spans, 2) with their scores, and "no answer" (n,)."""
+        """Find the best spans of each window, (n, spans, 2) with their scores, and the score of "no answer" (n,)."""
         moved = to_device(tensors, self.device)
         output, context = self.model(**moved["inputs"]), moved["context"]
-        # The first token stands for "no answer", so it takes part; it is cls_token wherever the tokenizer has one.
+        # The first token stands for "no answer", so it is allowed; it is cls_token if the tokenizer has one.
         allowed = context | (moved["inputs"]["input_ids"] == self._no_answer)
-        starts = position_chances(output.start_logits, allowed)
-        ends = position_chances(output.end_logits, allowed)
+        starts = position_probabilities(output.start_logits, allowed)
+        ends = position_probabilities(output.end_logits, allowed)
         scores, spans = best_spans(starts, ends, context, moved["widths"], moved["spans"])
         return {"scores": scores, "spans": spans, "none": starts[:, 0] * ends[:, 0]}
 
     def postprocess(self, outputs: Sequence[Any], items: Sequence[Item]) -> list[Any]:
-        """The best spans of each window to answers."""
+        """Turn the best spans of each window into answers."""
         return [self._answer(rows, item) for rows, item in zip(outputs, items, strict=True)]
 
     def _answer(self, rows: Sequence[Mapping[str, torch.Tensor]], item: Item) -> Any:
-        context, wish = item.value["context"], item.parameters
+        context, parameters = item.value["context"], item.parameters
         found: dict[str, dict[str, Any]] = {}
         for row, window in zip(rows, item.state, strict=True):
             spans = zip(row["scores"][: window.spans].tolist(), row["spans"].tolist(), strict=False)
             for score, (first, last) in spans:
-                if score < 0:  # the window has no more
+                if score < 0:  # the window has no more spans
                     break
-                start, end = window.characters(first, last, whole_words=wish.align_to_words)
+                start, end = window.characters(first, last, whole_words=parameters.align_to_words)
                 text = context[start:end]
                 answer = found.setdefault(text.lower(), {"score": 0.0, "start": start, "end": end, "answer": text})
                 answer["score"] += score
         answers = list(found.values())
-        if wish.handle_impossible_answer:
+        if parameters.handle_impossible_answer:
             answers.append({"score": min(float(row["none"]) for row in rows), "start": 0, "end": 0, "answer": ""})
-        best = sorted(answers, key=lambda answer: -answer["score"])[: wish.top_k]
-        return best[0] if wish.top_k == 1 else best
+        best = sorted(answers, key=lambda answer: -answer["score"])[: parameters.top_k]
+        return best[0] if parameters.top_k == 1 else best
 
-    def _wish(self, asked: QuestionAnsweringParameters) -> QuestionAnsweringParameters:
-        """The parameters with what they leave out filled in.
+    def _complete(self, asked: QuestionAnsweringParameters) -> QuestionAnsweringParameters:
+        """The parameters with defaults for those that are missing.
 
         Raises:
-            Unprocessable: windows that the model cannot take.
+            Unprocessable: the model cannot take such windows.
         """
-        wish = filled(asked, self.options)
+        parameters = with_defaults(asked, self.options)
         limit = self.token_limit()
-        length = wish.max_seq_len or min(limit, WINDOW)
-        stride = min(length // 2, OVERLAP) if wish.doc_stride is None else wish.doc_stride
+        length = parameters.max_seq_len or min(limit, WINDOW)
+        stride = min(length // 2, OVERLAP) if parameters.doc_stride is None else parameters.doc_stride
         if length > limit:
-            raise Unprocessable(f"parameters.max_seq_len: {length} is over what the model takes, {limit}")
+            raise Unprocessable(f"parameters.max_seq_len: {length} is over the model's limit of {limit}")
         if stride > length:
             raise Unprocessable(f"parameters.doc_stride: {stride} is over the window's length, {length}")
-        return wish.model_copy(update={"max_seq_len": length, "doc_stride": stride})
+        return parameters.model_copy(update={"max_seq_len": length, "doc_stride": stride})

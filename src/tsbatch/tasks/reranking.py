@@ -1,16 +1,16 @@
 """reranking: how well passages answer a query, from any cross-encoder with one class.
 
-Input, in the words of Hugging Face's text-embeddings-inference and of Cohere's API, or a list of these::
+Input, named as in Hugging Face's text-embeddings-inference and in Cohere's API, or a list of these::
 
     {"query": "…", "texts": ["…", "…"]}        or "passages", or "documents"
 
-Parameters, beside them or under ``parameters``: ``raw_scores``, ``return_text`` (``return_documents``), ``top_n``,
-``truncate``. Output, best passage first, with its place in the request::
+Parameters, next to them or under ``parameters``: ``raw_scores``, ``return_text`` (``return_documents``), ``top_n``,
+``truncate``. Output, best passage first, with its index in the request::
 
     [{"index": 1, "score": 0.98}, {"index": 0, "score": 0.02}]
 
-Each passage makes a pair for the model; the pairs of all requests share forward passes. A pair that is too long is cut,
-the longer text first.
+Each passage makes a pair for the model; the pairs of all requests share forward passes. In a pair that is too long
+the longer text is cut first.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from tsbatch.errors import LoadError, PayloadTooLarge, Unprocessable
+from tsbatch.errors import LoadError, Unprocessable
 from tsbatch.protocol.fields import list_names
 from tsbatch.protocol.request import Item, Request
 from tsbatch.settings import Section
 from tsbatch.tasks.shared.classification import Array, sigmoid
+from tsbatch.tasks.shared.schemas import INTEGER, NUMBER, STRING, array_of, object_of
+from tsbatch.tasks.shared.task_handler import check_count
 from tsbatch.tasks.text.handler import EXAMPLES
 from tsbatch.tasks.text.sequence_classification import SequenceClassificationHandler, check_pairs, spans
 from tsbatch.tasks.text.token_features import Tokens
@@ -38,17 +40,17 @@ EXPECTED = '{"query": "...", "texts": ["...", "..."]}'
 class RerankingOptions(Section):
     """The section ``handler:`` of model-config.yaml."""
 
-    max_passages: int = Field(default=512, ge=1, description="passages of one query; each is a forward pass's row")
+    max_passages: int = Field(default=512, ge=1, description="passages of one query; each is a row of a forward pass")
 
 
 class RerankingParameters(Section):
-    """What a request may ask for.
+    """Parameters of a request.
 
     Attributes:
-        raw_scores: the model's logits, instead of numbers from 0 to 1 (sigmoid).
-        return_text: answer with the passages too.
-        return_documents: the same, by Cohere's name.
-        top_n: the best so many alone.
+        raw_scores: answer with the model's logits, instead of numbers from 0 to 1 (sigmoid).
+        return_text: include the passages in the answer.
+        return_documents: the same, under Cohere's name.
+        top_n: answer with only this many passages.
         truncate: false to get a 422 when a pair is too long, instead of the score of its beginning.
     """
 
@@ -65,27 +67,16 @@ class RerankingHandler(SequenceClassificationHandler):
     task: ClassVar[str] = "reranking"
     wants: ClassVar[Literal["text", "bytes", "json"]] = "json"
     item_keys: ClassVar[frozenset[str]] = frozenset({"query", *PASSAGES, *RerankingParameters.model_fields})
-    input_schema: ClassVar[Any] = {
-        "type": "object",
-        "required": ["query", "texts"],
-        "properties": {"query": {"type": "string"}, "texts": {"type": "array", "items": {"type": "string"}}},
-    }
-    output_schema: ClassVar[Any] = {
-        "type": "array",
-        "items": {
-            "type": "object",
-            "required": ["index", "score"],
-            "properties": {"index": {"type": "integer"}, "score": {"type": "number"}, "text": {"type": "string"}},
-        },
-    }
+    input_schema: ClassVar[Any] = object_of({"query": STRING, "texts": array_of(STRING)})
+    output_schema: ClassVar[Any] = array_of(object_of({"index": INTEGER, "score": NUMBER}, {"text": STRING}))
     parameters_class: ClassVar[Any] = RerankingParameters
     settings_class: ClassVar[Any] = RerankingOptions
 
     def prepare(self) -> None:
-        """Refuse a model that does not give one number.
+        """Refuse a model that has not exactly one class.
 
         Raises:
-            LoadError: it has several classes.
+            LoadError: it has several.
         """
         super().prepare()
         count = self.model.config.num_labels
@@ -93,24 +84,26 @@ class RerankingHandler(SequenceClassificationHandler):
             raise LoadError(f"config.json: the model has {count} classes; reranking needs a cross-encoder with one")
 
     def examples(self) -> Sequence[Any]:
-        """A query with passages of the lengths that clients send."""
+        """A query with passages of typical lengths."""
         return [{"query": EXAMPLES[0], "texts": list(EXAMPLES[: self.options.max_passages])}]
 
+    def check_item(self, item: Item) -> None:
+        """Move parameters that were given next to the query to where they belong."""
+        found = {key: item.value.pop(key) for key in list(item.value) if key in RerankingParameters.model_fields}
+        if found:
+            item.parameters = self._parameters({**item.parameters.model_dump(exclude_unset=True), **found})
+
     def decode_request(self, request: Request) -> list[Item]:
-        """The items of one request; parameters beside the query are taken as if they stood where they belong."""
+        """Decode the items of one request, if their texts are not too long together."""
         items = super().decode_request(request)
-        for item in items:
-            beside = {key: item.value.pop(key) for key in list(item.value) if key in RerankingParameters.model_fields}
-            if beside:
-                item.parameters = self._parameters({**item.parameters.model_dump(exclude_unset=True), **beside})
         check_pairs(sum(len(item.value["query"]) + len(text) for item in items for text in item.value["texts"]))
         return items
 
     def decode_item(self, value: Any) -> dict[str, Any]:
-        """The query and its passages, under ``query`` and ``texts``, beside the parameters that stood there.
+        """Check a query and its passages; they come back as ``query`` and ``texts``, with the parameters next to them.
 
         Raises:
-            Unprocessable: one of the two is missing or no text, or there is a key that is not known.
+            Unprocessable: the query or the passages are missing or not texts, or there is an unknown key.
             PayloadTooLarge: too many passages, or characters in one text.
         """
         given = value if isinstance(value, dict) else {}
@@ -123,18 +116,13 @@ class RerankingHandler(SequenceClassificationHandler):
         texts = given[found[0]]
         if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
             raise Unprocessable(f"{found[0]} is not a list of one or more texts", expected=EXPECTED)
-        most = self.options.max_passages
-        if len(texts) > most:
-            raise PayloadTooLarge(
-                f"{found[0]} has {len(texts)} passages, over the limit of {most}",
-                expected="fewer passages, or a larger handler.max_passages in model-config.yaml",
-            )
+        check_count(found[0], "passages", len(texts), self.options.max_passages, "handler.max_passages")
         for text in (given["query"], *texts):
             super().decode_item(text)
         return {**{key: part for key, part in given.items() if key not in PASSAGES}, "texts": texts}
 
     def preprocess(self, items: Sequence[Item]) -> list[Any]:
-        """Queries and passages to pairs of tokens: a list of one feature a passage for each item, or its error."""
+        """Tokenize queries and passages as pairs: for each item a list with one feature a passage, or its error."""
         passages = [text for item in items for text in item.value["texts"]]
         queries = [item.value["query"] for item in items for _ in item.value["texts"]]
         pairs, counts = self.fit(queries, passages)
@@ -142,7 +130,7 @@ class RerankingHandler(SequenceClassificationHandler):
         return [self._checked(item, pairs[span], counts[span]) for item, span in zip(items, all_spans, strict=True)]
 
     def postprocess(self, outputs: Sequence[Sequence[torch.Tensor]], items: Sequence[Item]) -> list[Any]:
-        """Logits (1,) of every pair to the ranking of each item."""
+        """Rank each item's passages by the logits (1,) of its pairs."""
         logits = torch.cat([row for own in outputs for row in own]).numpy()
         scores = sigmoid(logits)
         all_spans = spans([len(own) for own in outputs])
@@ -151,12 +139,12 @@ class RerankingHandler(SequenceClassificationHandler):
     def _checked(
         self, item: Item, pairs: list[Tokens | Unprocessable], counts: Sequence[int]
     ) -> list[Tokens | Unprocessable] | Unprocessable:
-        """The item's pairs, or what is wrong with one of them."""
-        most = self.token_limit()
-        for place, (pair, count) in enumerate(zip(pairs, counts, strict=True)):
-            if count > most and not item.parameters.truncate:
+        """The item's pairs, or the error of one of them."""
+        limit = self.token_limit()
+        for index, (pair, count) in enumerate(zip(pairs, counts, strict=True)):
+            if count > limit and not item.parameters.truncate:
                 return Unprocessable(
-                    f"the query and passage {place} have {count} tokens, over the model's {most}",
+                    f"the query and passage {index} have {count} tokens, over the model's {limit}",
                     expected='shorter ones, or "truncate": true',
                 )
             if isinstance(pair, Unprocessable):
@@ -165,8 +153,8 @@ class RerankingHandler(SequenceClassificationHandler):
 
 
 def _ranking(item: Item, logits: Array, scores: Array) -> list[dict[str, Any]]:
-    wish: RerankingParameters = item.parameters
-    order = np.argsort(-logits, kind="stable")[: wish.top_n]  # logits tell apart what sigmoid rounds to 1
-    told = logits if wish.raw_scores else scores
-    texts = item.value["texts"] if wish.return_text or wish.return_documents else None
-    return [{"index": int(place), **({"text": texts[place]} if texts else {}), "score": told[place]} for place in order]
+    asked: RerankingParameters = item.parameters
+    order = np.argsort(-logits, kind="stable")[: asked.top_n]  # logits differ where the sigmoid rounds to 1
+    chosen = logits if asked.raw_scores else scores
+    texts = item.value["texts"] if asked.return_text or asked.return_documents else None
+    return [{"index": int(row), **({"text": texts[row]} if texts else {}), "score": chosen[row]} for row in order]

@@ -1,67 +1,67 @@
-"""speech-recognition: the words in a sound, from a transformers folder of a CTC model or an encoder-decoder.
+"""speech-recognition: the words in a sound, with a transformers folder of a CTC model or an encoder-decoder.
 
 Input: a sound file (WAV, FLAC, OGG, MP3), or a list of them. Parameters: ``return_timestamps``, ``chunk_length_s``,
-``stride_length_s``, and for Whisper ``language`` and ``task``. Output for each sound, as transformers' pipeline::
+``stride_length_s``, and for Whisper ``language`` and ``task``. Output for each sound, as in transformers' pipeline::
 
     {"text": "the cat sat"}
     {"text": "the cat sat", "chunks": [{"text": "the", "timestamp": [0.1, 0.28]}, …]}     with timestamps
 
-CTC models (Wav2Vec2, HuBERT, WavLM ...) give timestamps of each ``word`` or ``char``, Whisper of stretches (true) or of
-each ``word``. Sounds over 30 seconds are heard in overlapping windows; those of all requests share forward passes.
+CTC models (Wav2Vec2, HuBERT, WavLM ...) give timestamps of each ``word`` or ``char``, Whisper of segments (true) or of
+each ``word``. Sounds over 30 seconds are divided into overlapping windows; those of all requests share forward passes.
 
-Limits: ``handler.max_seconds`` of sound in an item, 600 unless set; ``handler.max_request_seconds`` in a request, 1800;
-``handler.max_window_seconds`` heard at once, 60.
+Limits: ``handler.max_seconds`` of sound in an item, by default 600; ``handler.max_request_seconds`` in a request, 1800;
+``handler.max_window_seconds`` in one window, 60.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
 
 from tsbatch.errors import SettingsError, Unprocessable
-from tsbatch.protocol.request import Item, Request
+from tsbatch.protocol.request import Item
 from tsbatch.settings import Section
 from tsbatch.tasks.audio.ctc import Ctc
-from tsbatch.tasks.audio.handler import AudioHandler, AudioOptions, Window, Wish
+from tsbatch.tasks.audio.handler import AudioHandler, AudioOptions, Options, Window
 from tsbatch.tasks.audio.speech_generation import Generator, Whisper
 from tsbatch.tasks.audio.speech_windows import Cutting, Span
 from tsbatch.tasks.shared.pretrained_folder import read_config
+from tsbatch.tasks.shared.schemas import STRING, array_of, object_of
 
 Seconds = Annotated[float, Field(ge=0, le=86_400)]
-USUAL_WINDOW = 30.0
+DEFAULT_WINDOW = 30.0
 
 
 class SpeechOptions(AudioOptions):
     """The section ``handler:`` of model-config.yaml.
 
     Attributes:
-        max_seconds: a longer sound is refused with a 413.
-        max_request_seconds: so is a request whose sounds are longer together; never less than ``max_seconds``.
-        chunk_length_s: windows that long sounds are cut into, unless a request asks for others; 0 for none.
-        max_window_seconds: the longest window, and the longest sound heard at once.
-        num_beams: of models that generate; 1 is several times faster than the pipeline's five.
-        max_new_tokens: of models that generate, for each window.
+        max_seconds: a longer sound gets a 413.
+        max_request_seconds: the same limit for the sounds of a request together; at least ``max_seconds``.
+        chunk_length_s: the length of the windows of long sounds, unless the request sets it; 0: no windows.
+        max_window_seconds: the longest window, and the longest sound without windows.
+        num_beams: for generating models; 1 is several times faster than the pipeline's five.
+        max_new_tokens: for generating models, in each window.
     """
 
     max_seconds: float = Field(default=600.0, gt=0, description="seconds of sound in one item")
-    chunk_length_s: Seconds | None = Field(default=None, description="left out: 30, or what Whisper hears at once")
+    chunk_length_s: Seconds | None = Field(default=None, description="default: 30, or the longest window of Whisper")
     max_window_seconds: float = Field(default=60.0, gt=0)
     num_beams: int | None = Field(default=None, ge=1)
     max_new_tokens: int | None = Field(default=None, ge=1)
 
 
 class SpeechParameters(Section):
-    """What a request may ask for.
+    """Parameters of a request.
 
     Attributes:
-        return_timestamps: ``word`` or ``char`` (CTC); true for stretches or ``word`` (Whisper).
+        return_timestamps: ``word`` or ``char`` (CTC); true for segments or ``word`` (Whisper).
         chunk_length_s: length of a window; 0 for the whole sound in one.
-        stride_length_s: how much of either end of a window is heard for context only; a number, or left and right.
-        language: what is spoken, as ``en`` or ``english``; Whisper finds out by itself when left out.
+        stride_length_s: how much of each end of a window only serves as context; a number, or left and right.
+        language: the spoken language, as ``en`` or ``english``; by default Whisper detects it.
         task: ``transcribe``, or ``translate`` into English.
     """
 
@@ -73,34 +73,21 @@ class SpeechParameters(Section):
 
 
 class SpeechRecognitionHandler(AudioHandler):
-    """Writes down speech. See the module for input, output and parameters."""
+    """Transcribes speech. See the module for input, output and parameters."""
 
     task: ClassVar[str] = "speech-recognition"
-    output_schema: ClassVar[Any] = {
-        "type": "object",
-        "required": ["text"],
-        "properties": {
-            "text": {"type": "string"},
-            "chunks": {
-                "type": "array",
-                "items": {
-                    "type": "object",
-                    "properties": {
-                        "text": {"type": "string"},
-                        "timestamp": {"type": "array", "items": {"type": ["number", "null"]}},
-                    },
-                },
-            },
-        },
-    }
+    output_schema: ClassVar[Any] = object_of(
+        {"text": STRING},
+        {"chunks": array_of(object_of({}, {"text": STRING, "timestamp": array_of({"type": ["number", "null"]})}))},
+    )
     parameters_class: ClassVar[Any] = SpeechParameters
     settings_class: ClassVar[Any] = SpeechOptions
     recogniser: Ctc | Generator
-    longest: float
-    usual: float
+    max_window: float
+    default_window: float
 
     def load_model(self) -> Any:
-        """The model, by what its config is of."""
+        """Load the model with the Auto class for its config."""
         from transformers import AutoConfig, AutoModelForCTC, AutoModelForSpeechSeq2Seq
         from transformers.models.auto.modeling_auto import MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING
 
@@ -110,28 +97,27 @@ class SpeechRecognitionHandler(AudioHandler):
         return self.load_pretrained(AutoModelForSpeechSeq2Seq if self.generates else AutoModelForCTC, complete=True)
 
     def load_tokenizer(self) -> Any:
-        """The tokenizer of the model folder."""
+        """Load the tokenizer of the model folder."""
         return self.load_pretrained_tokenizer()
 
     def prepare(self) -> None:
-        """Load the feature extractor, choose how the model's outputs become text, and how long sounds are cut.
+        """Load the feature extractor, choose the recogniser, and determine the length of windows.
 
         Raises:
-            SettingsError: windows longer than what is heard at once.
+            SettingsError: ``handler.chunk_length_s`` is over the longest window.
         """
         super().prepare()
         limit: float = self.options.max_window_seconds
-        filled = getattr(self.extractor, "n_samples", None)  # Whisper's fills windows up to 30 seconds
-        self.longest = min(limit, filled / self.rate) if filled else limit
+        padded = getattr(self.extractor, "n_samples", None)  # Whisper's pads windows to 30 seconds
+        self.max_window = min(limit, padded / self.rate) if padded else limit
         asked = self.options.chunk_length_s
-        self.usual = min(USUAL_WINDOW, self.longest) if asked is None else asked
-        if self.usual > self.longest:
-            raise SettingsError(
-                f"model-config.yaml: handler.chunk_length_s: over what is heard at once, {self.longest:g}"
-            )
+        self.default_window = min(DEFAULT_WINDOW, self.max_window) if asked is None else asked
+        if self.default_window > self.max_window:
+            message = f"handler.chunk_length_s: over the longest window, {self.max_window:g} seconds"
+            raise SettingsError(f"model-config.yaml: {message}")
 
     def extractor_loaded(self) -> None:
-        """Choose how the model's outputs become text, before padding is tried with it."""
+        """Choose the recogniser, which the test of padding needs."""
         if not self.generates:
             self.recogniser = Ctc(self)
         elif self.model.config.model_type == "whisper":
@@ -139,58 +125,49 @@ class SpeechRecognitionHandler(AudioHandler):
         else:
             self.recogniser = Generator(self)
 
-    def decode_request(self, request: Request) -> list[Item]:
-        """The items of one request, with parameters that this model has, and the windows of each sound."""
-        items = super().decode_request(request)
-        for item in items:
-            self.recogniser.wish(item.parameters)
-            item.state = self._spans(len(item.value), item.parameters)
-        return items
+    def check_item(self, item: Item) -> None:
+        """Check that the model supports the item's parameters, and divide its sound into windows."""
+        self.recogniser.decoding(item.parameters)
+        item.state = self._spans(len(item.value), item.parameters)
 
     def preprocess(self, items: Sequence[Item]) -> list[list[Window]]:
-        """The windows of each item."""
-        owners = [item for item in items for _ in item.state]
-        stretches = [item.value[span.start : span.stop] for item in items for span in item.state]
-        windows = self.windows(stretches, [self.recogniser.wish(item.parameters) for item in owners])
-        ready = iter(
-            [
-                replace(window, arrays={**window.arrays, **self.recogniser.arrays(item.parameters)})
-                for window, item in zip(windows, owners, strict=True)
-            ]
-        )
+        """Make the windows of each item."""
+        sounds = [item.value[span.start : span.stop] for item in items for span in item.state]
+        decodings = [self.recogniser.decoding(item.parameters) for item in items for _ in item.state]
+        ready = iter(self.windows(sounds, decodings))
         return [[next(ready) for _ in item.state] for item in items]
 
-    def outputs(self, batch: Mapping[str, torch.Tensor], wish: Wish) -> Sequence[Any]:
-        """What the recogniser makes texts of, for each window."""
-        return self.recogniser.outputs(batch, wish)
+    def outputs(self, batch: Mapping[str, torch.Tensor], options: Options = ()) -> Sequence[Any]:
+        """The recogniser's output for each window."""
+        return self.recogniser.outputs(batch, options)
 
-    def proof(self, batch: Mapping[str, torch.Tensor]) -> Sequence[torch.Tensor] | None:
-        """The logits of a CTC model; None for one that generates."""
-        return self.recogniser.proof(batch)
+    def logits(self, batch: Mapping[str, torch.Tensor]) -> Sequence[torch.Tensor]:
+        """The logits of a CTC model; none for one that generates."""
+        return self.recogniser.logits(batch)
 
     def postprocess(self, outputs: Sequence[Sequence[Any]], items: Sequence[Item]) -> list[dict[str, Any]]:
-        """The windows' outputs of each item to its text."""
+        """Turn the outputs of each item's windows into its text."""
         return [
             self.recogniser.answer(windows, item.state, item.parameters)
             for windows, item in zip(outputs, items, strict=True)
         ]
 
     def describe_handle(self) -> dict[str, Any]:
-        """What the task takes and gives, and how this model is set."""
-        return {**super().describe_handle(), "max_window_seconds": self.longest}
+        """Describe the task's input and output, and this model's settings."""
+        return {**super().describe_handle(), "max_window_seconds": self.max_window}
 
     def _spans(self, samples: int, parameters: SpeechParameters) -> list[Span]:
         window, strides = parameters.chunk_length_s, parameters.stride_length_s
         if not self.recogniser.windowed:
             if window or strides:
-                message = "parameters.chunk_length_s: this model hears a sound as a whole"
+                message = "parameters.chunk_length_s: this model takes a sound as a whole"
                 raise Unprocessable(message, expected="no such parameter")
             window = 0
         cutting = Cutting(
-            window=self.usual if window is None else window,
+            window=self.default_window if window is None else window,
             strides=[strides, strides] if isinstance(strides, float | int) else strides,
-            longest=self.longest,
+            longest=self.max_window,
             align=self.recogniser.align,
-            least=self.least,
+            shortest=self.min_samples,
         )
         return cutting.spans(samples, self.rate)

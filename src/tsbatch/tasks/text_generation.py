@@ -1,23 +1,23 @@
-"""text-generation: goes on after a text or a chat, with any decoder of transformers.
+"""text-generation: the continuation of a text or a chat, with any decoder of transformers.
 
-Input: a text, a chat as ``{"messages": [{"role": "user", "content": "…"}]}``, or a list of these; one chat may also
-come as a list of its messages alone. Parameters: those of ``generation/parameters.py``, and ``num_return_sequences``,
-``return_full_text``, ``stop_sequence``, ``handle_long_generation``, ``details``. Output for each item, as transformers'
-pipeline has it::
+Input: a text, a chat as ``{"messages": [{"role": "user", "content": "…"}]}``, or a list of these; a single chat may
+also be just the list of its messages. Parameters: those of ``generation/parameters.py``, and ``num_return_sequences``,
+``return_full_text``, ``stop_sequence``, ``handle_long_generation``, ``details``. Output for each item, as in
+transformers' pipeline::
 
-    [{"generated_text": "Once upon a time there was"}]                                  one for each text asked for
+    [{"generated_text": "Once upon a time there was"}]                                  one for each requested text
     [{"generated_text": [{"role": "user", …}, {"role": "assistant", "content": "…"}]}]  for a chat
 
-Greedy unless the model folder's generation_config.json or the request says otherwise. A prompt that leaves no room
-for the new tokens gets a 422, or with ``"handle_long_generation": "hole"`` loses its beginning. Beam search makes one
-text, and no sampling.
+Decoding is greedy unless the model folder's generation_config.json or the request says otherwise. A prompt that leaves
+no room for the new tokens gets a 422, or with ``"handle_long_generation": "hole"`` loses its beginning. Beam search
+makes one text, and excludes sampling.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import numpy as np
 import torch
@@ -26,21 +26,32 @@ from pydantic import Field
 from tsbatch.errors import Unprocessable
 from tsbatch.protocol.request import Item, Request
 from tsbatch.tasks.generation.chat import MESSAGE_SCHEMA, check_chat, is_message, render_chat
-from tsbatch.tasks.generation.handler import EXAMPLE_PARAMETERS, GeneratingHandler, Prompt, again
+from tsbatch.tasks.generation.handler import EXAMPLE_PARAMETERS, GeneratingHandler, Prompt
 from tsbatch.tasks.generation.parameters import GenerationParameters, StopString, make_plan
 from tsbatch.tasks.generation.token_selection import Plan
+from tsbatch.tasks.shared.grouping import map_groups
+from tsbatch.tasks.shared.schemas import INTEGER, STRING, array_of, object_of
 from tsbatch.tasks.text.token_features import Ids
+
+DETAILS_SCHEMA: Final = object_of(
+    {},
+    {
+        "finish_reason": {"enum": ["length", "eos_token", "stop_sequence"]},
+        "generated_tokens": INTEGER,
+        "seed": {"type": ["integer", "null"]},
+    },
+)
 
 
 class TextGenerationParameters(GenerationParameters):
-    """What a request may ask for.
+    """Parameters of a request.
 
     Attributes:
-        num_return_sequences: so many texts, each drawn anew; with sampling alone.
+        num_return_sequences: the number of texts, each sampled anew; needs sampling.
         return_full_text: false: the new text without the prompt.
-        stop_sequence: a string, or several, that ends the text and stays in it; ``stop`` cuts it off.
+        stop_sequence: one or several strings that end the text and stay in it; ``stop`` cuts them off.
         handle_long_generation: ``hole``: a prompt that leaves no room for the new tokens loses its beginning.
-        details: also tell why the text ended, its new tokens and the seed it was drawn with.
+        details: include why the text ended, its number of new tokens and its seed.
     """
 
     num_return_sequences: int = Field(default=1, ge=1, le=16)
@@ -51,77 +62,52 @@ class TextGenerationParameters(GenerationParameters):
 
 
 class TextGenerationHandler(GeneratingHandler):
-    """Goes on after texts and chats. See the module for input, output and parameters."""
+    """Continues texts and chats. See the module for input, output and parameters."""
 
     task: ClassVar[str] = "text-generation"
     item_keys: ClassVar[frozenset[str]] = frozenset({"messages", "role", "content"})
     input_schema: ClassVar[Any] = {
         "oneOf": [
-            {"type": "string"},
-            {
-                "type": "object",
-                "required": ["messages"],
-                "properties": {"messages": {"type": "array", "minItems": 1, "items": MESSAGE_SCHEMA}},
-                "additionalProperties": False,
-            },
+            STRING,
+            object_of({"messages": array_of(MESSAGE_SCHEMA, minItems=1)}, additionalProperties=False),
         ]
     }
-    output_schema: ClassVar[Any] = {
-        "type": "array",
-        "items": {
-            "type": "object",
-            "required": ["generated_text"],
-            "properties": {
-                "generated_text": {"oneOf": [{"type": "string"}, {"type": "array", "items": MESSAGE_SCHEMA}]},
-                "details": {
-                    "type": "object",
-                    "properties": {
-                        "finish_reason": {"enum": ["length", "eos_token", "stop_sequence"]},
-                        "generated_tokens": {"type": "integer"},
-                        "seed": {"type": ["integer", "null"]},
-                    },
-                },
-            },
-        },
-    }
+    output_schema: ClassVar[Any] = array_of(
+        object_of({"generated_text": {"oneOf": [STRING, array_of(MESSAGE_SCHEMA)]}}, {"details": DETAILS_SCHEMA})
+    )
+    auto_class: ClassVar[str] = "AutoModelForCausalLM"
     parameters_class: ClassVar[Any] = TextGenerationParameters
     pads_left: ClassVar[bool] = True
     pipeline_defaults: ClassVar[Any] = {"temperature": 0.7}
 
-    def load_model(self) -> Any:
-        """The decoder."""
-        from transformers import AutoModelForCausalLM
-
-        return self.load_pretrained(AutoModelForCausalLM, complete=True)
-
     def prepare(self) -> None:
-        """Find the model's defaults, what begins each text, and how long one may be, prompt and new tokens together."""
+        """Read the model's defaults, the first token of a text, and the limit for prompt and new tokens together."""
         super().prepare()
-        self.total = self.positions or self.most_input + self.options.max_new_tokens
+        self.total = self.positions or self.max_input + self.options.max_new_tokens
         self.prefix = getattr(self.model.config, "prefix", None) or ""
         self.begin = self.neutral.bos_token_id
 
     def examples(self) -> Sequence[Any]:
-        """Texts of the lengths that clients send, with few tokens to make."""
+        """Texts of typical lengths, with few new tokens."""
         parameters = {**EXAMPLE_PARAMETERS, "handle_long_generation": "hole"}
         return [{"text": text, "parameters": parameters} for text in super().examples()]
 
     def decode_request(self, request: Request) -> list[Item]:
-        """The items of one request; a list of messages alone is one chat."""
+        """Decode the items of one request; a list of messages alone is one chat."""
         items = super().decode_request(request)
         messages = [is_message(item.value) for item in items]
         if not any(messages):
             return items
         if not all(messages):
-            raise Unprocessable("a list of messages and other items", expected='chats as {"messages": [...]}')
+            raise Unprocessable("the list has messages and other items", expected='chats as {"messages": [...]}')
         request.single = True
         return [Item(self._chat([item.value for item in items]), items[0].parameters, request)]
 
     def decode_item(self, value: Any) -> Any:
-        """A text or a chat within the limit; a message alone is left to :meth:`decode_request`.
+        """Check a text or a chat; a single message is left to :meth:`decode_request`.
 
         Raises:
-            Unprocessable: no chat, or this model has no template for one.
+            Unprocessable: not a chat, or this model has no chat template.
             PayloadTooLarge: more characters than ``tsbatch.limits.characters``.
         """
         if isinstance(value, str):
@@ -129,20 +115,11 @@ class TextGenerationHandler(GeneratingHandler):
         return value if is_message(value) else self._chat(value.get("messages"))
 
     def preprocess(self, items: Sequence[Item]) -> list[Any]:
-        """Texts and chats to prompts, one or several an item, or its error."""
-        prompts: list[Any] = [None] * len(items)
-        for chats in (False, True):
-            places = [place for place, item in enumerate(items) if isinstance(item.value, list) is chats]
-            read = [self._read(items[place].value) for place in places]
-            texts = [text if isinstance(text, str) else "" for text in read]
-            # A template writes the special tokens itself.
-            ids = self._ids(texts, add_special_tokens=False) if chats and texts else self._ids(texts) if texts else []
-            for place, text, row in zip(places, read, ids, strict=True):
-                prompts[place] = text if isinstance(text, Unprocessable) else self._prompts(row, items[place])
-        return prompts
+        """Turn texts and chats into prompts: for each item one or several, or its error."""
+        return map_groups(items, [isinstance(item.value, list) for item in items], self._tokenize)
 
     def postprocess(self, outputs: Sequence[Any], items: Sequence[Item]) -> list[list[dict[str, Any]]]:
-        """New tokens to texts, all of them in one call of the tokenizer."""
+        """Decode the new tokens of all texts in one call of the tokenizer."""
         rows = [row if isinstance(row, list) else [row] for row in outputs]
         plans = [plan for item in items for plan in item.state]
         tokens = [one for row in rows for one in row]
@@ -152,64 +129,76 @@ class TextGenerationHandler(GeneratingHandler):
     def _chat(self, messages: Any) -> list[dict[str, str]]:
         return check_chat(messages, self.tokenizer, self.settings.limits.characters)
 
-    def _read(self, value: str | list[dict[str, str]]) -> str | Unprocessable:
-        return self.prefix + value if isinstance(value, str) else render_chat(value, self.tokenizer)
+    def _tokenize(self, items: Sequence[Item]) -> list[list[Prompt] | Unprocessable]:
+        """The prompts of items that are all texts, or all chats."""
+        chats = isinstance(items[0].value, list)
+        texts = [render_chat(item.value, self.tokenizer) if chats else self.prefix + item.value for item in items]
+        # A template writes the special tokens itself.
+        known = [text if isinstance(text, str) else "" for text in texts]
+        tokens = self.encode(known, add_special_tokens=not chats)
+        return [
+            text if isinstance(text, Unprocessable) else self._prompts(row.ids, item)
+            for text, row, item in zip(texts, tokens, items, strict=True)
+        ]
 
-    def _prompts(self, row: Sequence[int], item: Item) -> list[Prompt] | Unprocessable:
+    def _prompts(self, ids: Ids, item: Item) -> list[Prompt] | Unprocessable:
         try:
-            ids, plan = self._fit(np.asarray(row, dtype=np.int64), item.parameters)
+            ids, plan = self._plan(ids, item.parameters)
         except Unprocessable as error:
             return error
-        item.state = [again(plan, number) for number in range(item.parameters.num_return_sequences)]
-        return [Prompt(ids, each) for each in item.state]
+        seed, count = plan.seed[0], item.parameters.num_return_sequences
+        item.state = [replace(plan, seed=(seed, number)) for number in range(count)]
+        return [Prompt(ids, plan=each) for each in item.state]
 
-    def _fit(self, ids: Ids, wish: TextGenerationParameters) -> tuple[Ids, Plan]:
-        """The prompt, as much of it as there is room for, and its plan."""
+    def _plan(self, ids: Ids, asked: TextGenerationParameters) -> tuple[Ids, Plan]:
+        """The prompt, cut to the room that there is, and its plan."""
         if len(ids) == 0:
             if self.begin is None:
                 raise Unprocessable("the text has no token", expected="a text with at least one word")
             ids = np.array([self.begin], dtype=np.int64)
-        hole = wish.handle_long_generation == "hole"
+        hole = asked.handle_long_generation == "hole"
         total = min(self.total, self.token_limit()) if hole else self.total
-        longest = min(self.most_input, total - 1)
+        longest = min(self.max_input, total - 1)
         room = total - len(ids)
         if hole:
-            asked = wish.max_new_tokens is not None or wish.max_length is not None
-            room = total - 1 if asked else max(room, total // 2)
+            given = asked.max_new_tokens is not None or asked.max_length is not None
+            room = total - 1 if given else max(room, total // 2)
         elif len(ids) > longest:
-            message = f"the prompt has {len(ids)} tokens, and this model takes {longest}"
+            message = f"the prompt has {len(ids)} tokens, over this model's limit of {longest}"
             raise Unprocessable(message, expected='a shorter text, or "handle_long_generation": "hole"')
-        plan = make_plan(wish, self.usual, prompt=len(ids), room=room, cap=self.options.max_new_tokens)
-        if wish.num_return_sequences > 1 and not plan.temperature:
-            raise Unprocessable("parameters.num_return_sequences: greedy texts are all alike", expected="do_sample")
-        if wish.stop_sequence:
-            plan = _keeping(plan, wish.stop_sequence)
-        return ids[-min(longest, total - plan.most) :], plan
+        plan = make_plan(asked, self.defaults, prompt=len(ids), room=room, cap=self.options.max_new_tokens)
+        if asked.num_return_sequences > 1 and not plan.temperature:
+            raise Unprocessable(
+                "parameters.num_return_sequences: greedy decoding always gives the same text", expected="do_sample"
+            )
+        if asked.stop_sequence:
+            plan = _with_stop_sequence(plan, asked.stop_sequence)
+        return ids[-min(longest, total - plan.max_new_tokens) :], plan
 
     def _record(self, item: Item, text: str, tokens: torch.Tensor, plan: Plan) -> dict[str, Any]:
-        wish: TextGenerationParameters = item.parameters
+        asked: TextGenerationParameters = item.parameters
         chat = isinstance(item.value, list)
         whole: Any = text
-        if wish.return_full_text:
-            whole = _answered(item.value, text) if chat else item.value + text
-        if not wish.details:
+        if asked.return_full_text:
+            whole = _with_answer(item.value, text) if chat else item.value + text
+        if not asked.details:
             return {"generated_text": whole}
         ended = len(tokens) > 0 and int(tokens[-1]) in self.ends
-        reason = "eos_token" if ended else "length" if len(tokens) == plan.most else "stop_sequence"
+        reason = "eos_token" if ended else "length" if len(tokens) == plan.max_new_tokens else "stop_sequence"
         seed = plan.seed[0] if plan.temperature else None
         details = {"finish_reason": reason, "generated_tokens": len(tokens), "seed": seed}
         return {"generated_text": whole, "details": details}
 
 
-def _keeping(plan: Plan, stop: str | list[str]) -> Plan:
+def _with_stop_sequence(plan: Plan, stop: str | list[str]) -> Plan:
     if plan.stops or plan.beams > 1:
         other = "stop" if plan.stops else "beam search"
         raise Unprocessable(f"parameters: stop_sequence and {other} exclude each other", expected="one of them")
     return replace(plan, stops=(stop,) if isinstance(stop, str) else tuple(stop), keep_stop=True)
 
 
-def _answered(chat: list[dict[str, str]], text: str) -> list[dict[str, str]]:
-    """The chat with the new message, or with its last one gone on with where that was the assistant's."""
+def _with_answer(chat: list[dict[str, str]], text: str) -> list[dict[str, str]]:
+    """The chat with the new message; if its last message is the assistant's, with that one continued."""
     last = chat[-1]
     if last["role"] == "assistant":
         return [*chat[:-1], {"role": "assistant", "content": last["content"] + text}]

@@ -1,13 +1,13 @@
-"""token-classification: names, places, parts of speech in a text, with their characters.
+"""token-classification: names, places, parts of speech in a text, with their positions.
 
 Input: a text, or a list of texts. Parameters: ``aggregation_strategy``, ``ignore_labels``, ``stride``. Output for each
-text, as transformers' pipeline gives it::
+text, as in transformers' pipeline::
 
     [{"entity": "B-PER", "score": 0.99, "index": 1, "word": "ada", "start": 0, "end": 3}, …]      none
     [{"entity_group": "PER", "score": 0.99, "word": "ada lovelace", "start": 0, "end": 12}, …]     any other strategy
 
-A text longer than the model is cut; with ``stride`` it is read to its end in overlapping windows. Needs a fast
-tokenizer. Texts that are split into words already are not taken.
+A text longer than the model's limit is cut; with ``stride`` it is read to its end in overlapping windows. Needs a fast
+tokenizer. Texts that are already split into words are refused.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import torch
 from pydantic import Field
 
 from tsbatch.errors import SettingsError, Unprocessable
-from tsbatch.protocol.request import Item, Request
+from tsbatch.protocol.request import Item
 from tsbatch.settings import Section
-from tsbatch.tasks.shared.class_names import class_names
-from tsbatch.tasks.shared.task_handler import filled
+from tsbatch.tasks.shared.schemas import INTEGER, NUMBER, STRING, array_of, object_of
+from tsbatch.tasks.shared.task_handler import with_defaults
 from tsbatch.tasks.text.aggregation import Strategy, find_entities, merge_windows, read_tokens
 from tsbatch.tasks.text.windows import Cut, Window, WindowHandler
 from tsbatch.worker.resources import to_device
@@ -31,22 +31,22 @@ OVERLAP = "windows of a text overlap, and with aggregation_strategy none their t
 
 
 class TokenClassificationOptions(Section):
-    """The section ``handler:`` of model-config.yaml: what holds where a request says nothing."""
+    """The section ``handler:`` of model-config.yaml: defaults for the parameters of a request."""
 
     aggregation_strategy: Strategy = "none"
-    ignore_labels: list[str] = Field(default=["O"], description="labels that are left out of the answer")
+    ignore_labels: list[str] = Field(default=["O"], description="labels to leave out of the answer")
     stride: int | None = Field(default=None, ge=0, description="tokens that windows of a long text share")
 
 
 class TokenClassificationParameters(Section):
-    """What a request may ask for; what is left out is as in the archive's model-config.yaml.
+    """Parameters of a request; by default those of the archive's model-config.yaml.
 
     Attributes:
-        aggregation_strategy: ``none``: an entry a token. ``simple``: neighbours of one class together. ``first``,
-            ``average``, ``max``: the same, with one label a word: that of its first token, of the mean of its tokens'
-            scores, or of its surest token.
-        ignore_labels: labels that are left out of the answer.
-        stride: read a long text to its end, in windows that share so many tokens; needs a strategy other than none.
+        aggregation_strategy: ``none``: an entry for each token. ``simple``: neighbours of one class together.
+            ``first``, ``average``, ``max``: the same, with one label a word: that of its first token, of the mean of
+            its tokens' scores, or of its token with the highest score.
+        ignore_labels: labels to leave out of the answer.
+        stride: read a long text to its end, in windows that share this many tokens; not with the strategy none.
     """
 
     aggregation_strategy: Strategy | None = None
@@ -58,72 +58,58 @@ class TokenClassificationHandler(WindowHandler):
     """Labels tokens. See the module for input, output and parameters."""
 
     task: ClassVar[str] = "token-classification"
-    input_schema: ClassVar[Any] = {"type": "string"}
-    output_schema: ClassVar[Any] = {
-        "type": "array",
-        "items": {
-            "type": "object",
-            "required": ["score", "word", "start", "end"],
-            "properties": {
-                "entity": {"type": "string"},
-                "entity_group": {"type": "string"},
-                "score": {"type": "number"},
-                "index": {"type": "integer"},
-                "word": {"type": "string"},
-                "start": {"type": "integer"},
-                "end": {"type": "integer"},
-            },
-        },
-    }
+    output_schema: ClassVar[Any] = array_of(
+        object_of(
+            {"score": NUMBER, "word": STRING, "start": INTEGER, "end": INTEGER},
+            {"entity": STRING, "entity_group": STRING, "index": INTEGER},
+        )
+    )
     parameters_class: ClassVar[Any] = TokenClassificationParameters
     settings_class: ClassVar[Any] = TokenClassificationOptions
-    names: list[str]
+    auto_class: ClassVar[str] = "AutoModelForTokenClassification"
     max_length: int
 
-    def load_model(self) -> Any:
-        """The model with its head."""
-        from transformers import AutoModelForTokenClassification
-
-        return self.load_pretrained(AutoModelForTokenClassification, complete=True)
-
     def prepare(self) -> None:
-        """Name the classes, and learn how the tokenizer marks what is inside a word."""
+        """Read the names of the classes, and find out whether the tokenizer marks tokens inside a word."""
         options: TokenClassificationOptions = self.options
         if options.stride is not None and options.aggregation_strategy == "none":
             raise SettingsError(f"model-config.yaml: handler.stride: {OVERLAP}; set handler.aggregation_strategy")
-        config = self.model.config
-        self.names = class_names(config.num_labels, folder=self.model_dir, aux=self.aux, config=config)
+        self.names = self.read_class_names()
         self.max_length = self.token_limit()
-        # WordPiece has a prefix for what is inside a word; BPE and Unigram have none, or an empty one.
+        # WordPiece has a prefix for tokens inside a word; BPE and Unigram have none, or an empty one.
         self._marked = bool(getattr(self.tokenizer.backend_tokenizer.model, "continuing_subword_prefix", None))
 
-    def labels(self) -> list[str]:
-        """The names of the classes."""
-        return self.names
+    def check_item(self, item: Item) -> None:
+        """Complete the item's parameters.
 
-    def decode_request(self, request: Request) -> list[Item]:
-        """The items of one request, with parameters that go together."""
-        items = super().decode_request(request)
-        for item in items:
-            item.parameters = self._wish(item.parameters)
-        return items
+        Raises:
+            Unprocessable: they contradict each other.
+        """
+        asked: TokenClassificationParameters = item.parameters
+        parameters = with_defaults(asked, self.options)
+        if parameters.stride is not None and parameters.aggregation_strategy == "none":
+            if asked.stride is not None or asked.aggregation_strategy is None:
+                expected = "aggregation_strategy simple, first, average or max"
+                raise Unprocessable(f"parameters.stride: {OVERLAP}", expected=expected)
+            parameters = parameters.model_copy(update={"stride": None})
+        item.parameters = parameters
 
     def preprocess(self, items: Sequence[Item]) -> list[Any]:
-        """Texts to windows, a list an item; of a text without a token none."""
+        """Divide texts into windows: for each item a list, which is empty for a text without a token."""
         cuts = [Cut(self.max_length, item.parameters.stride) for item in items]
         features: list[Any] = self.windows([item.value for item in items], None, cuts)
-        for place, item in enumerate(items):
-            if isinstance(features[place], list):
-                item.state = features[place] = [window for window in features[place] if len(window)]
+        for index, item in enumerate(items):
+            if isinstance(features[index], list):
+                item.state = features[index] = [window for window in features[index] if len(window)]
         return features
 
     def inference(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Token ids (n, longest) to probabilities (n, longest, classes)."""
+        """Probabilities (n, longest, classes) of token ids (n, longest)."""
         logits = self.model(**to_device(tensors, self.device)).logits
         return torch.softmax(logits.float(), dim=-1)
 
     def postprocess(self, outputs: Sequence[Sequence[torch.Tensor]], items: Sequence[Item]) -> list[Any]:
-        """Probabilities of each window's tokens to the entities of each text."""
+        """Combine the probabilities of each window's tokens into the entities of each text."""
         windows: list[Window] = [window for item in items for window in item.state]
         owners = [item for item in items for _ in item.state]
         tokens = [
@@ -133,7 +119,7 @@ class TokenClassificationHandler(WindowHandler):
         rows = [row for rows in outputs for row in rows]
         scores = torch.cat(
             [torch.empty(0, len(self.names))]
-            + [row[[token.place for token in found]] for row, found in zip(rows, tokens, strict=True)]
+            + [row[[token.position for token in found]] for row, found in zip(rows, tokens, strict=True)]
         )
         strategies = [owner.parameters.aggregation_strategy for owner in owners]
         found = iter(
@@ -141,23 +127,8 @@ class TokenClassificationHandler(WindowHandler):
         )
         return [self._answer([next(found) for _ in item.state], item.parameters) for item in items]
 
-    def _answer(self, windows: Sequence[Sequence[Any]], wish: TokenClassificationParameters) -> list[Any]:
-        ignored = frozenset(wish.ignore_labels or ())
-        key = "entity" if wish.aggregation_strategy == "none" else "entity_group"
+    def _answer(self, windows: Sequence[Sequence[Any]], parameters: TokenClassificationParameters) -> list[Any]:
+        ignored = frozenset(parameters.ignore_labels or ())
+        key = "entity" if parameters.aggregation_strategy == "none" else "entity_group"
         entities = [entity for window in windows for entity in window if entity[key] not in ignored]
         return merge_windows(entities) if len(windows) > 1 else entities
-
-    def _wish(self, asked: TokenClassificationParameters) -> TokenClassificationParameters:
-        """The parameters with what they leave out filled in.
-
-        Raises:
-            Unprocessable: they do not go together.
-        """
-        if asked.aggregation_strategy == "none" and asked.stride is None:
-            return filled(asked, self.options).model_copy(update={"stride": None})
-        wish = filled(asked, self.options)
-        if wish.stride is not None and wish.aggregation_strategy == "none":
-            raise Unprocessable(
-                f"parameters.stride: {OVERLAP}", expected="aggregation_strategy simple, first, average or max"
-            )
-        return wish

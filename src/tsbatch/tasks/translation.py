@@ -1,14 +1,14 @@
-"""translation: a text in another language, from any encoder-decoder of transformers (Marian, NLLB, mBART, T5 ...).
+"""translation: a text in another language, with any encoder-decoder of transformers (Marian, NLLB, mBART, T5 ...).
 
 Input: a text, or a list of texts. Parameters: ``src_lang`` and ``tgt_lang``, those of ``generation/parameters.py``, and
-``truncation``. Output for each text, as transformers' pipeline has it::
+``truncation``. Output for each text, as in transformers' pipeline::
 
     {"translation_text": "Guten Morgen."}
 
 Languages are named as the model names them: ``eng_Latn`` (NLLB), ``en`` (M2M100), ``en_XX`` (mBART), and as in the
-names of config.json's ``task_specific_params`` where it has prefixes for them (T5's ``translation_en_to_de``). They
-may also be set for all requests, as ``handler.src_lang`` and ``handler.tgt_lang``. A model of one pair, as most of
-Marian's, takes none. Texts of different languages share forward passes. The rest is as in summarization.
+keys of config.json's ``task_specific_params`` if it has prefixes for them (T5's ``translation_en_to_de``). They may
+also be set for all requests, as ``handler.src_lang`` and ``handler.tgt_lang``. A model for one pair, as most Marian
+models, takes none. Texts of different languages share forward passes. The rest is as in summarization.
 """
 
 from __future__ import annotations
@@ -24,17 +24,19 @@ from tsbatch.tasks.generation.encoder_decoder import (
     EncoderDecoderParameters,
     Route,
 )
+from tsbatch.tasks.shared.schemas import STRING, object_of
+from tsbatch.tasks.shared.task_handler import abbreviate
 
-SHOWN = 12
-"""Languages that a message names."""
+MAX_NAMES = 12
+"""Languages that a message lists."""
 
 
 class TranslationOptions(EncoderDecoderOptions):
     """The section ``handler:`` of model-config.yaml.
 
     Attributes:
-        src_lang: the language of texts whose request does not say.
-        tgt_lang: the language to translate into where the request does not say.
+        src_lang: the language of the texts, unless the request names one.
+        tgt_lang: the language to translate into, unless the request names one.
     """
 
     src_lang: str | None = None
@@ -42,7 +44,7 @@ class TranslationOptions(EncoderDecoderOptions):
 
 
 class TranslationParameters(EncoderDecoderParameters):
-    """What a request may ask for.
+    """Parameters of a request.
 
     Attributes:
         src_lang: the language of the text.
@@ -58,44 +60,39 @@ class TranslationHandler(EncoderDecoderHandler):
 
     task: ClassVar[str] = "translation"
     answer_key: ClassVar[str] = "translation_text"
-    input_schema: ClassVar[Any] = {"type": "string"}
-    output_schema: ClassVar[Any] = {
-        "type": "object",
-        "required": ["translation_text"],
-        "properties": {"translation_text": {"type": "string"}},
-    }
+    output_schema: ClassVar[Any] = object_of({"translation_text": STRING})
     parameters_class: ClassVar[Any] = TranslationParameters
     settings_class: ClassVar[Any] = TranslationOptions
 
     def prepare(self) -> None:
-        """Find the languages, and the model's defaults for each pair that config.json names."""
+        """Find the model's languages, and its defaults for each pair that config.json names."""
         super().prepare()
         self.codes = self._codes()
         self.pairs = self._pairs()
         try:
             for name in ("src_lang", "tgt_lang"):
                 if self.codes and getattr(self.options, name):
-                    _known(name, getattr(self.options, name), self.codes)
+                    _check_known(name, getattr(self.options, name), self.codes)
         except Unprocessable as error:
             raise SettingsError(f"model-config.yaml: handler: {error}; expected {error.expected}") from None
 
-    def route(self, wish: TranslationParameters) -> Route:
+    def route(self, parameters: TranslationParameters) -> Route:
         """The languages of a request: for the tokenizer and the decoder's first token, or as T5's prefix.
 
         Raises:
-            Unprocessable: this model needs them, or has not these, or has no choice.
+            Unprocessable: this model needs them, does not know them, or has only one pair.
         """
-        source = wish.src_lang or self.options.src_lang
-        target = wish.tgt_lang or self.options.tgt_lang
-        plain = super().route(wish)
+        source = parameters.src_lang or self.options.src_lang
+        target = parameters.tgt_lang or self.options.tgt_lang
+        plain = super().route(parameters)
         if self.codes:
-            first = self.codes[_known("tgt_lang", target, self.codes)]
-            return Route(plain.prefix, _known("src_lang", source, self.codes), first, plain.usual)
+            first = self.codes[_check_known("tgt_lang", target, self.codes)]
+            return Route(plain.prefix, _check_known("src_lang", source, self.codes), first, plain.defaults)
         if source is None and target is None:
             return plain
         if self.pairs:
-            return self.pairs[_known("src_lang and tgt_lang", f"{source} to {target}", self.pairs)]
-        raise Unprocessable("this model translates between two languages alone", expected="no src_lang, no tgt_lang")
+            return self.pairs[_check_known("src_lang and tgt_lang", f"{source} to {target}", self.pairs)]
+        raise Unprocessable("this model translates only one language pair", expected="no src_lang, no tgt_lang")
 
     def example_parameters(self) -> Mapping[str, Any]:
         """Two of the model's languages."""
@@ -105,12 +102,12 @@ class TranslationHandler(EncoderDecoderHandler):
         return {"src_lang": codes[0], "tgt_lang": codes[-1]}
 
     def describe_handle(self) -> dict[str, Any]:
-        """What the task takes and gives, and the languages that this model has."""
+        """Describe the task's input and output, and this model's languages."""
         return {**super().describe_handle(), "languages": sorted(self.codes), "pairs": sorted(self.pairs)}
 
     def _codes(self) -> dict[str, int]:
-        """Token ids of the languages that the tokenizer is told; none where it is not told any."""
-        # What transformers' translation pipeline looks for too.
+        """Token ids of the languages that the tokenizer takes; empty if it takes none."""
+        # transformers' translation pipeline checks for this too.
         if not hasattr(self.tokenizer, "_build_translation_inputs"):
             return {}
         known = getattr(self.tokenizer, "lang_code_to_id", None)  # M2M100 (its tokens are __en__), mBART-50
@@ -121,22 +118,20 @@ class TranslationHandler(EncoderDecoderHandler):
         return dict(zip(codes, self.tokenizer.convert_tokens_to_ids(codes), strict=True))
 
     def _pairs(self) -> dict[str, Route]:
-        """The pairs that config.json has a prefix for, as T5's: ``en to de``."""
+        """The pairs for which config.json has a prefix, as T5's: ``en to de``."""
         known = getattr(self.model.config, "task_specific_params", None) or {}
         pairs = {}
         for name in known:
             if found := re.fullmatch(r"translation_([^_]+)_to_([^_]+)", name):
-                usual = {**self.usual, **self.task_defaults(name)}
-                prefix = self.options.prefix if self.options.prefix is not None else usual.get("prefix") or ""
-                route = Route(prefix, None, usual.get("forced_bos_token_id"), usual)
+                defaults = {**self.defaults, **self.task_defaults(name)}
+                prefix = self.options.prefix if self.options.prefix is not None else defaults.get("prefix") or ""
+                route = Route(prefix, None, defaults.get("forced_bos_token_id"), defaults)
                 pairs[f"{found[1]} to {found[2]}"] = route
         return pairs
 
 
-def _known(what: str, asked: str | None, among: Mapping[str, Any]) -> str:
+def _check_known(what: str, asked: str | None, among: Mapping[str, Any]) -> str:
     if asked is not None and asked in among:
         return asked
-    names = sorted(among)
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    wrong = "has to be given for this model" if asked is None else f"{asked[:40]!r} is none of this model's"
-    raise Unprocessable(f"parameters.{what}: {wrong}", expected=f"one of {', '.join(names[:SHOWN])}{more}")
+    problem = "is required for this model" if asked is None else f"this model does not know {asked[:40]!r}"
+    raise Unprocessable(f"parameters.{what}: {problem}", expected=f"one of {abbreviate(sorted(among), MAX_NAMES)}")

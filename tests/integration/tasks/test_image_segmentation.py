@@ -151,5 +151,5 @@ def test_the_description(folders):
 
 def test_another_kind_of_model_is_refused(tmp_path):
     vit(tmp_path)
-    with pytest.raises(LoadError, match="'ViTForImageClassification' is no segmentation model"):
+    with pytest.raises(LoadError, match="'ViTForImageClassification' is not a segmentation model"):
         load(tmp_path)

@@ -210,7 +210,7 @@ WRONG = [
     ("image-classification", "image-segmentation", "no weights for classifier"),
     ("image-embedding", "fill-mask", "takes input_ids"),
     ("object-detection", "image-classification", "no model for object-detection of model_type vit"),
-    ("image-segmentation", "object-detection", "'YolosForObjectDetection' is no segmentation model"),
+    ("image-segmentation", "object-detection", "'YolosForObjectDetection' is not a segmentation model"),
     ("speech-recognition", "text-embedding", "no model for speech-recognition of model_type bert"),
     ("audio-classification", "speech-recognition", "no weights for classifier"),
     ("tensor", "text-embedding", "no TorchScript"),
@@ -239,7 +239,7 @@ def test_a_tokenizer_of_another_model(copy, saved):
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     shutil.copy(saved("text-classification") / "tokenizer_config.json", folder)
     message = refusal("text-classification", folder)
-    assert message.endswith(f"and the model's end at {small - 1}: they are no pair")
+    assert message.endswith(f"and the model's last is {small - 1}: they do not belong together")
 
 
 def one_by_one(task, handler):

@@ -184,7 +184,7 @@ def test_a_short_context_has_as_many_answers_as_spans(handler):
         ({**ASKED, "parameters": {"topk": 2}}, 422, "did you mean 'top_k'"),
         ({**ASKED, "parameters": {"top_k": 0}}, 422, "parameters.top_k"),
         ({**ASKED, "parameters": {"max_answer_len": 0}}, 422, "parameters.max_answer_len"),
-        ({**ASKED, "parameters": {"max_seq_len": LIMIT + 1}}, 422, f"over what the model takes, {LIMIT}"),
+        ({**ASKED, "parameters": {"max_seq_len": LIMIT + 1}}, 422, f"over the model's limit of {LIMIT}"),
         ({**ASKED, "parameters": {"max_seq_len": 20, "doc_stride": 21}}, 422, "over the window's length, 20"),
         ({"question": "why " * 200, "context": "a"}, 422, "the question's"),
         ({"question": "why", "context": "a b " * 99, "parameters": {"doc_stride": 97}}, 422, "share 97 cannot be cut"),
@@ -235,7 +235,7 @@ def test_defaults_of_the_archive(bert):
 
 
 def test_wrong_defaults_stop_the_load(bert):
-    with pytest.raises(LoadError, match=f"handler.max_seq_len: 101 is over what the model takes, {LIMIT}"):
+    with pytest.raises(LoadError, match=f"handler.max_seq_len: 101 is over the model's limit of {LIMIT}"):
         load(QuestionAnsweringHandler, bert[0], handler={"max_seq_len": 101})
 
 

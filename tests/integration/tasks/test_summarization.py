@@ -154,7 +154,7 @@ def test_a_text_over_the_models_positions_is_refused_or_cut(folders):
         handler, [body(long), body(long, truncation=True, num_beams=1), body("ok"), body("ok", max_new_tokens=512)]
     )
     assert [status for status, _ in answers] == [422, 200, 200, 422]
-    assert f"over the {POSITIONS} that this model takes" in answers[0][1]["error"]["message"]
+    assert f"over the model's {POSITIONS}" in answers[0][1]["error"]["message"]
     cut = {"tokenizing": {"truncation": True}}
     expected = generated(folder, long, max_new_tokens=NEW, num_beams=1, clean=False, **cut)[0]
     assert answers[1][1] == {"summary_text": expected}
@@ -173,7 +173,7 @@ def test_an_empty_text_is_refused(folders):
 
 
 def test_packing_cannot_be_asked_for(folders):
-    with pytest.raises(SettingsError, match="a row of its own"):
+    with pytest.raises(SettingsError, match="in its own row"):
         load(SummarizationHandler, folders("T5ForConditionalGeneration"), batching={"mode": "packed"})
 
 

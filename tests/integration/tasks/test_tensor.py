@@ -16,7 +16,7 @@ from tests.varied import batches
 from tsbatch.errors import LoadError
 from tsbatch.protocol.request import Headers, Request
 from tsbatch.tasks.tensor import TensorHandler
-from tsbatch.tasks.tensors.inputs import declared_by
+from tsbatch.tasks.tensors.inputs import declared_inputs
 from tsbatch.worker.context import ModelContext
 
 ROWS = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
@@ -290,10 +290,10 @@ def test_results_of_several_shapes_are_no_file(tmp_path):
         ({"inputs": [1, 2, 3]}, 422, "has the shape [3]"),
         ({"inputs": [[1, 2, 3, 4], [1, 2, 3]]}, 422, "item 1 has the shape [3]"),
         ({"inputs": [[[1, 2, 3, 4]]]}, 422, "has the shape [1, 4]"),
-        ({"inputs": ["a", "b", "c", "d"]}, 422, "not numbers alone"),
-        ({"inputs": [1, 2, 3, None]}, 422, "not numbers alone"),
+        ({"inputs": ["a", "b", "c", "d"]}, 422, "has values that are not numbers"),
+        ({"inputs": [1, 2, 3, None]}, 422, "has values that are not numbers"),
         ({"inputs": [1, 2, 3, [4]]}, 422, "nested unevenly"),
-        ({"inputs": [1, 2, 3, 10**400]}, 422, "not numbers alone"),
+        ({"inputs": [1, 2, 3, 10**400]}, 422, "has values that are not numbers"),
         ({"inputs": [True, False, True, True]}, 422, "do not fit float32"),
         ({"inputs": [1, 2, 3, 1e300]}, 422, "do not fit float32"),
         ({"inputs": {"y": [1, 2, 3, 4]}}, 422, "lacks 'x'"),
@@ -360,7 +360,7 @@ def test_who_sent_a_shape_that_only_the_model_knows_to_be_wrong_is_told(net, tmp
     error = answers[0][1]["error"]
     said = "RuntimeError: mat1 and mat2 shapes cannot be multiplied (1x2 and 4x8)"
     assert error["message"] == f"the model raised for an item of [2] float32: {said}"
-    assert error["expected"] == "what it has answered already: [4] float32"
+    assert error["expected"] == "what it has answered before: [4] float32"
     assert error["stage"] == "inference"
     assert [status for status, _ in ask(handler, bodies[0])] == [422], "alone, later on"
 
@@ -396,7 +396,7 @@ def test_what_else_a_model_raises_is_its_own_fault(net, tmp_path):
     handler.options.outputs.append("third")
     ((status, body),) = ask(handler, bodies[0])
     assert status == 500
-    assert body["error"]["message"] == "the model gives 2 outputs, and handler.outputs has 3 names"
+    assert body["error"]["message"] == "the model returns 2 outputs, and handler.outputs has 3 names"
 
 
 def test_an_exported_program_declares_its_inputs_itself(net, tmp_path):
@@ -418,7 +418,7 @@ def test_open_sizes_and_types_of_an_exported_program(tmp_path):
     given = (torch.zeros(3, 4, dtype=torch.bfloat16), torch.zeros(3, 5, 7, dtype=torch.uint8), torch.zeros(3))
     n, h, w = (torch.export.Dim(name, min=1) for name in "nhw")
     exported = torch.export.export(Table().eval(), given, dynamic_shapes=({0: n}, {0: n, 1: h, 2: w}, {0: n}))
-    found = declared_by(exported.module())
+    found = declared_inputs(exported.module())
     assert [(entry.name, entry.shape, entry.dtype) for entry in found] == [
         ("row", [4], None),
         ("picture", [None, None], "uint8"),
@@ -428,8 +428,8 @@ def test_open_sizes_and_types_of_an_exported_program(tmp_path):
 
 def test_nothing_is_declared_for_an_item_without_a_dimension_of_the_batch():
     exported = torch.export.export(torch.nn.ReLU(), (torch.tensor(1.0),))
-    assert declared_by(exported.module()) == []
-    assert declared_by(torch.nn.ReLU()) == []
+    assert declared_inputs(exported.module()) == []
+    assert declared_inputs(torch.nn.ReLU()) == []
 
 
 def test_it_warms_up_and_describes_itself(handler, pair):
@@ -442,13 +442,13 @@ def test_it_warms_up_and_describes_itself(handler, pair):
 
 def test_two_inputs_of_one_name_are_a_wrong_setting(net, tmp_path):
     save_kind(net, tmp_path, "torchscript")
-    with pytest.raises(LoadError, match=r"handler\.inputs: two of them have one name"):
+    with pytest.raises(LoadError, match=r"handler\.inputs: two of them have the same name"):
         load(tmp_path, options={"inputs": [X, X]})
 
 
 def test_wrong_names_and_shapes_are_wrong_settings(net, tmp_path):
     save_kind(net, tmp_path, "torchscript")
-    with pytest.raises(LoadError, match=r"handler\.outputs: two of them have one name"):
+    with pytest.raises(LoadError, match=r"handler\.outputs: two of them have the same name"):
         load(tmp_path, options={"outputs": ["score", "score"]})
     with pytest.raises(LoadError, match=r"handler\.inputs\.0\.shape\.0: Input should be greater than or equal to 0"):
         load(tmp_path, options={"inputs": [{**X, "shape": [-1, 4]}]})
@@ -456,7 +456,7 @@ def test_wrong_names_and_shapes_are_wrong_settings(net, tmp_path):
 
 def test_names_that_a_graph_has_not_are_a_wrong_setting(net, tmp_path):
     save_kind(net, tmp_path, "onnx")
-    with pytest.raises(LoadError, match=r"handler\.inputs: the graph's are x"):
+    with pytest.raises(LoadError, match=r"handler\.inputs: the graph expects the inputs x"):
         load(tmp_path, options={"inputs": [{**X, "name": "y"}]})
 
 
@@ -487,4 +487,4 @@ def test_an_item_without_a_dimension_and_one_with_two(tmp_path):
 def test_base64_is_no_file_of_numbers(handler):
     ((status, body),) = ask(handler, {"inputs": base64.b64encode(npy(ROWS)).decode()})
     assert status == 422
-    assert "not numbers alone" in body["error"]["message"]
+    assert "has values that are not numbers" in body["error"]["message"]

@@ -62,7 +62,7 @@ def test_what_has_no_room_is_refused_and_says_what_there_is(tmp_path):
         ],
     )
     assert [status for status, _ in answers] == [422, 422, 422, 200]
-    parts = ["this model takes 39", "over handler.max_new_tokens of this model, 20", "positions for"]
+    parts = ["limit of 39", "over handler.max_new_tokens of this model, 20", "over the positions of the model"]
     for part, (_, answer) in zip(parts, answers, strict=False):
         assert part in answer["error"]["message"]
 

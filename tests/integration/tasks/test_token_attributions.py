@@ -207,9 +207,9 @@ def test_a_tokenizer_without_offsets(bert, monkeypatch):
 
 def test_a_model_that_hides_its_embeddings_or_reads_them_twice(bert, monkeypatch):
     monkeypatch.setattr(bert.model, "get_input_embeddings", raises)
-    assert "does not say where its embeddings are" in refused(bert)
+    assert "does not give access to its embeddings" in refused(bert)
     monkeypatch.setattr(bert.model, "get_input_embeddings", lambda: torch.nn.Embedding(1000, 32))
-    assert "reads its table of embeddings 0 times" in refused(bert)
+    assert "reads its embedding table 0 times" in refused(bert)
 
 
 def raises():

@@ -108,7 +108,7 @@ def test_a_model_whose_labels_do_not_say_which_one_it_is(tmp_path):
         check(answer, expected[place])
     for options, wrong in (
         ({}, "none of the model's labels, yes, perhaps, no, begins with 'entail'"),
-        ({"entailment": "ja"}, "none of the model's labels, yes, perhaps, no, is 'ja', as handler.entailment has it"),
+        ({"entailment": "ja"}, "none of the model's labels, yes, perhaps, no, is 'ja', as handler.entailment says"),
     ):
         with pytest.raises(LoadError) as caught:
             load(ZeroShotClassificationHandler, folder, handler=options)

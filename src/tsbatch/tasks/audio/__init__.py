@@ -1,1 +1,1 @@
-"""What the tasks on sound share."""
+"""Code that the audio tasks share."""

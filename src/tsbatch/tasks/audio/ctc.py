@@ -1,6 +1,6 @@
-"""Speech by connectionist temporal classification (Graves et al., 2006): one letter or blank a frame.
+"""Speech recognition by connectionist temporal classification (Graves et al., 2006): one letter or blank a frame.
 
-Wav2Vec2, HuBERT, WavLM and their kin, decoded as transformers' pipeline does (automatic_speech_recognition.py).
+For Wav2Vec2, HuBERT, WavLM and similar models, decoded as in transformers' pipeline (automatic_speech_recognition.py).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from tsbatch.errors import Unprocessable
-from tsbatch.tasks.audio.handler import Wish
+from tsbatch.tasks.audio.handler import Decoding, Options
 from tsbatch.tasks.audio.speech_windows import Span
 
 
@@ -19,11 +19,11 @@ class Ctc:
     """Decodes a CTC model's windows.
 
     Args:
-        handler: whose model, tokenizer and frames these are.
+        handler: the handler, with model and tokenizer.
 
     Attributes:
-        align: samples for which the model makes one frame.
-        windowed: long sounds can be cut.
+        align: samples of one frame of the model.
+        windowed: whether long sounds can be divided into windows.
     """
 
     windowed = True
@@ -33,31 +33,26 @@ class Ctc:
         self._rate = handler.rate
         self.align: int = getattr(handler.model.config, "inputs_to_logits_ratio", 1)
 
-    def wish(self, parameters: Any) -> Wish:
-        """Nothing: timestamps are read off the same frames.
+    def decoding(self, parameters: Any) -> Decoding:
+        """The same for all parameters, since the frames give the timestamps too.
 
         Raises:
             Unprocessable: a parameter for models that generate.
         """
         if parameters.return_timestamps not in (None, False, "word", "char"):
-            message = "parameters.return_timestamps: this model spells"
+            message = "parameters.return_timestamps: this model transcribes letters"
             raise Unprocessable(message, expected='"word" or "char"')
         for name in ("language", "task"):
             if getattr(parameters, name) is not None:
                 raise Unprocessable(f"parameters.{name}: this model knows one language", expected="no such parameter")
-        return ()
+        return Decoding()
 
-    def arrays(self, parameters: Any) -> dict[str, Any]:
-        """No further input of the model."""
-        del parameters
-        return {}
-
-    def outputs(self, batch: Mapping[str, torch.Tensor], wish: Wish) -> list[torch.Tensor]:
+    def outputs(self, batch: Mapping[str, torch.Tensor], options: Options) -> list[torch.Tensor]:
         """For each row the best token of each of its frames, shape (frames,)."""
-        del wish
-        return [row.argmax(-1).cpu() for row in self.proof(batch)]
+        del options
+        return [row.argmax(-1).cpu() for row in self.logits(batch)]
 
-    def proof(self, batch: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+    def logits(self, batch: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
         """For each row the logits of its frames, shape (frames, tokens)."""
         logits = self._handler.model(**batch).logits
         mask = batch.get("attention_mask")
@@ -66,7 +61,7 @@ class Ctc:
         return [row[:frames] for row, frames in zip(logits, self._handler.frames(mask.sum(-1)).tolist(), strict=True)]
 
     def answer(self, outputs: Sequence[torch.Tensor], spans: Sequence[Span], parameters: Any) -> dict[str, Any]:
-        """The text of one sound, and with timestamps when each word or letter of it is said."""
+        """The text of one sound, and if asked for the timestamps of its words or letters."""
         ids, tokenizer = _joined(outputs, spans, self.align), self._handler.tokenizer
         unit = parameters.return_timestamps
         if not unit:
@@ -83,7 +78,7 @@ class Ctc:
 
 
 def _joined(ids: Sequence[torch.Tensor], spans: Sequence[Span], align: int) -> torch.Tensor:
-    """The frames of a sound, those of the windows' strides left out."""
+    """Join the frames of a sound's windows, without those of the strides."""
     if len(ids) == 1:
         return ids[0]
     kept = []

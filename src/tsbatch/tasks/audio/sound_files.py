@@ -1,8 +1,8 @@
-"""Sound files to what audio models take: one channel, float32, at the model's rate.
+"""Decode sound files for audio models: one channel, float32, at the model's rate.
 
 libsndfile (the package soundfile) reads WAV, FLAC, OGG (Vorbis, Opus, FLAC) and MP3. libsoxr converts rates (the
-package soxr) in its quality HQ, as librosa does by default; several channels become their mean. A file is decoded block
-by block, so that memory holds its bytes and what is kept of them, and one that would decode to hours is refused first.
+package soxr) in its quality HQ, as librosa does by default; several channels are averaged. A file is decoded block by
+block, so that memory holds only its bytes and the result; one that would decode to hours is refused first.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ Samples = np.ndarray[Any, Any]
 
 FORMATS: Final = ("WAV", "FLAC", "OGG", "MP3")
 RATES: Final = (1_000, 192_000)
-"""Samples a second that a file may have: less holds no speech, and more is no recording."""
+"""Allowed samples a second: fewer cannot hold speech, and no recording has more."""
 CHANNELS: Final = 8
 BLOCK: Final = 1 << 18
-"""Samples, of all channels together, that are decoded at once."""
+"""Samples of all channels together that are decoded at once."""
 
 _EXPECTED: Final = f"a sound file: {', '.join(FORMATS)}"
 _STREAMED: Final = 0x7FFF_0000
-"""Programs that write a WAV into a pipe cannot know its size, and write 0 or a number over this for it."""
+"""Programs that write a WAV into a pipe do not know its size, and write 0 or a number over this."""
 
 
 def check_installed() -> None:
-    """See that the worker can read sound files.
+    """Check that the worker can read sound files.
 
     Raises:
         LoadError: a package is missing.
@@ -44,25 +44,25 @@ def check_installed() -> None:
 
 
 def decode_sound(raw: bytes, *, rate: int, max_seconds: float) -> Samples:
-    """The samples of a sound file.
+    """Decode the samples of a sound file.
 
     Args:
         raw: the file.
         rate: samples a second to convert to.
-        max_seconds: a longer file is refused.
+        max_seconds: the limit for its length.
 
     Returns:
         Float32 of shape (samples,), from -1 to 1 for files of integers.
 
     Raises:
-        UnsupportedMedia: not a sound file of these formats.
+        UnsupportedMedia: not a sound file of a supported format.
         PayloadTooLarge: longer than ``max_seconds``.
-        Unprocessable: a sound file, but broken, cut off, empty, or of a rate or channels that no recording has.
+        Unprocessable: a sound file that is broken, cut off or empty, or has an impossible rate or number of channels.
     """
     _check_kind(raw)
-    forward, failure = _reader()
+    sequential, failure = _reader()
     try:
-        with forward(io.BytesIO(raw)) as file:
+        with sequential(io.BytesIO(raw)) as file:
             _check_header(file, raw, max_seconds)
             pieces = list(_converted(_mono(file), file.samplerate, rate))
     except failure as error:
@@ -71,29 +71,29 @@ def decode_sound(raw: bytes, *, rate: int, max_seconds: float) -> Samples:
     if not samples.size:
         raise Unprocessable("the sound file has no sound in it", expected="at least one sample")
     if not np.isfinite(samples).all():
-        raise Unprocessable("the sound file has samples that are no numbers", expected="samples from -1 to 1")
+        raise Unprocessable("the sound file has samples that are not numbers", expected="samples from -1 to 1")
     return samples
 
 
 @functools.cache
 def _reader() -> tuple[type[Any], type[Exception]]:
-    """The class that reads a sound file, and what it raises."""
+    """The class that reads a sound file, and the error that it raises."""
     import soundfile
 
-    class Forward(soundfile.SoundFile):  # type: ignore[misc]  # has no types
+    class Sequential(soundfile.SoundFile):  # type: ignore[misc]  # has no types
         def seekable(self) -> bool:
-            # It would seek after each block, to where it is: an MP3 loses what a frame borrows of the one before.
+            # Otherwise it seeks to the current position after each block, and an MP3 loses data of the previous frame.
             return False
 
-    return Forward, soundfile.SoundFileError
+    return Sequential, soundfile.SoundFileError
 
 
 def _check_kind(raw: bytes) -> None:
-    """See by its first bytes that this is a file of these formats, before libsndfile tries all that it knows."""
+    """Check the format by the first bytes, before libsndfile tries all that it knows."""
     wav = raw[:4] in (b"RIFF", b"RIFX", b"RF64") and raw[8:12] == b"WAVE"
     mp3 = raw[:3] == b"ID3" or (len(raw) > 1 and raw[0] == 0xFF and raw[1] & 0xE6 in (0xE2, 0xE4, 0xE6))
     if not (wav or mp3 or raw[:4] in (b"fLaC", b"OggS")):
-        raise UnsupportedMedia("the bytes are not those of a sound file", expected=_EXPECTED)
+        raise UnsupportedMedia("the bytes are not a sound file", expected=_EXPECTED)
 
 
 def _check_header(file: Any, raw: bytes, max_seconds: float) -> None:
@@ -115,32 +115,32 @@ def _check_header(file: Any, raw: bytes, max_seconds: float) -> None:
 
 
 def _cut_off() -> Unprocessable:
-    return Unprocessable("the sound file is cut off: there is less in it than it says", expected="the whole file")
+    return Unprocessable("the sound file is cut off: it has less data than its header says", expected="the whole file")
 
 
 def _wav_is_cut(raw: bytes) -> bool:
-    """Whether a WAV ends before its data do; libsndfile then reads what is there."""
-    layout, place = (">4sI" if raw[:4] == b"RIFX" else "<4sI"), 12
-    while place + 8 <= len(raw):
-        name, size = struct.unpack_from(layout, raw, place)
+    """Whether a WAV file ends before its data does; libsndfile would read what is there."""
+    layout, offset = (">4sI" if raw[:4] == b"RIFX" else "<4sI"), 12
+    while offset + 8 <= len(raw):
+        name, size = struct.unpack_from(layout, raw, offset)
         if name == b"data":
-            return bool(size < _STREAMED and place + 8 + size > len(raw))
-        place += 8 + size + size % 2
+            return bool(size < _STREAMED and offset + 8 + size > len(raw))
+        offset += 8 + size + size % 2
     return True
 
 
 def _ogg_is_cut(raw: bytes) -> bool:
-    """Whether the last page of an OGG (RFC 3533) is not whole; libsndfile then leaves it out."""
+    """Whether the last page of an OGG file (RFC 3533) is incomplete; libsndfile would ignore it."""
     page = raw.rfind(b"OggS")
     sizes = raw[page + 27 : page + 27 + (raw[page + 26] if page + 26 < len(raw) else 256)]
     return page + 26 >= len(raw) or len(sizes) < raw[page + 26] or page + 27 + len(sizes) + sum(sizes) > len(raw)
 
 
 def _mono(file: Any) -> Iterator[Samples]:
-    """The mean of the channels, a block at a time.
+    """Average the channels, a block at a time.
 
     Raises:
-        Unprocessable: fewer samples than the header says.
+        Unprocessable: there are fewer samples than the header says.
     """
     seen, size = 0, max(1, BLOCK // file.channels)
     while len(block := file.read(size, dtype="float32", always_2d=True)):

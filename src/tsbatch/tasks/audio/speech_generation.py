@@ -1,6 +1,6 @@
-"""Speech by generation: Whisper (Radford et al., 2022) and other encoder-decoders.
+"""Speech recognition by generation: Whisper (Radford et al., 2022) and other encoder-decoders.
 
-Beams and length are those of transformers' pipeline unless the operator sets others: five beams, 256 tokens.
+Beams and length are by default those of transformers' pipeline: five beams, 256 tokens.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ import numpy as np
 import torch
 
 from tsbatch.errors import Unprocessable
-from tsbatch.tasks.audio.handler import Wish
+from tsbatch.tasks.audio.handler import Decoding, Options
 from tsbatch.tasks.audio.speech_windows import Span
 from tsbatch.tasks.shared.task_handler import read_json
 
-USUAL = {"max_new_tokens": 256, "num_beams": 5}
-"""What the pipeline sets where the model's generation config does not (AutomaticSpeechRecognitionPipeline)."""
+DEFAULTS = {"max_new_tokens": 256, "num_beams": 5}
+"""The pipeline's defaults for what the generation config does not set (AutomaticSpeechRecognitionPipeline)."""
 
 
 class Generator:
-    """Decodes an encoder-decoder's sounds, each heard as a whole.
+    """Transcribes with an encoder-decoder, each sound as a whole.
 
     Args:
-        handler: whose model and tokenizer these are.
+        handler: the handler, with model and tokenizer.
 
     Attributes:
-        align: samples for which the model makes one frame; any.
-        windowed: long sounds can be cut.
+        align: samples of one frame of the model; any number.
+        windowed: whether long sounds can be divided into windows.
     """
 
     windowed = False
@@ -38,42 +38,38 @@ class Generator:
     def __init__(self, handler: Any) -> None:
         self._handler = handler
         self._model, self._tokenizer = handler.model, handler.tokenizer
-        read_json(handler.model_dir / "generation_config.json")  # transformers passes over one that is broken
-        set_already = self._model.generation_config.to_diff_dict()
-        self._usual = {name: value for name, value in USUAL.items() if name not in set_already}
-        if "max_length" in set_already:
-            self._usual.pop("max_new_tokens", None)
-        if self._tokenizer.pad_token_id is not None and "pad_token_id" not in set_already:
-            self._usual["pad_token_id"] = self._tokenizer.pad_token_id
+        read_json(handler.model_dir / "generation_config.json")  # transformers ignores a broken file
+        configured = self._model.generation_config.to_diff_dict()
+        self._defaults = {name: value for name, value in DEFAULTS.items() if name not in configured}
+        if "max_length" in configured:
+            self._defaults.pop("max_new_tokens", None)
+        if self._tokenizer.pad_token_id is not None and "pad_token_id" not in configured:
+            self._defaults["pad_token_id"] = self._tokenizer.pad_token_id
         options = handler.options
-        for name in USUAL:
+        for name in DEFAULTS:
             if getattr(options, name) is not None:
-                self._usual[name] = getattr(options, name)
+                self._defaults[name] = getattr(options, name)
 
-    def wish(self, parameters: Any) -> Wish:
-        """Nothing.
+    def decoding(self, parameters: Any) -> Decoding:
+        """The same for all parameters.
 
         Raises:
             Unprocessable: a parameter for Whisper.
         """
         for name in ("return_timestamps", "language", "task"):
             if getattr(parameters, name):
-                raise Unprocessable(f"parameters.{name}: this model has none", expected="no such parameter")
-        return ()
+                raise Unprocessable(f"parameters.{name}: this model does not take it", expected="no such parameter")
+        return Decoding()
 
-    def arrays(self, parameters: Any) -> dict[str, Any]:
-        """No further input of the model."""
-        del parameters
-        return {}
-
-    def outputs(self, batch: Mapping[str, torch.Tensor], wish: Wish) -> list[Any]:
+    def outputs(self, batch: Mapping[str, torch.Tensor], options: Options) -> list[Any]:
         """Generated token ids of each row."""
-        del wish
-        return list(self._model.generate(**batch, **self._usual).cpu())
+        del options
+        return list(self._model.generate(**batch, **self._defaults).cpu())
 
-    def proof(self, batch: Mapping[str, torch.Tensor]) -> None:
+    def logits(self, batch: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
         """None: padding would reach the decoder."""
         del batch
+        return []
 
     def answer(self, outputs: Sequence[Any], spans: Sequence[Span], parameters: Any) -> dict[str, Any]:
         """The text of one sound."""
@@ -82,7 +78,7 @@ class Generator:
 
 
 class Whisper(Generator):
-    """Decodes Whisper's windows: languages, tasks and timestamps."""
+    """Transcribes with Whisper, in windows, with its languages, tasks and timestamps."""
 
     windowed = True
 
@@ -96,11 +92,13 @@ class Whisper(Generator):
         self._codes = sorted(set(self._languages.values()))
         self._precision = handler.extractor.chunk_length / self._model.config.max_source_positions
 
-    def wish(self, parameters: Any) -> Wish:
-        """Task, timestamps, and whether the language is told: they are the beginning of what the decoder generates.
+    def decoding(self, parameters: Any) -> Decoding:
+        """Task, timestamps, and whether the language is given, with which the decoder begins; and the language.
+
+        The language is an array, its index among the codes, so that requests of different languages share a pass.
 
         Raises:
-            Unprocessable: this model has no such language, task or timestamps.
+            Unprocessable: the model does not know the language, or does not support the task or timestamps.
         """
         language, task, timestamps = parameters.language, parameters.task, parameters.return_timestamps
         if language is not None and _bare(language) not in self._languages:
@@ -108,38 +106,35 @@ class Whisper(Generator):
         if task is not None and task not in self._tasks:
             raise Unprocessable("parameters.task: this model does not do it", expected=self._choice(self._tasks))
         if timestamps == "char":
-            message = "parameters.return_timestamps: this model has none of letters"
+            message = "parameters.return_timestamps: this model has none for letters"
             raise Unprocessable(message, expected='true or "word"')
         if timestamps == "word" and not getattr(self._model.generation_config, "alignment_heads", None):
             message = "parameters.return_timestamps: the model's generation_config.json has no alignment_heads"
             raise Unprocessable(message, expected="true")
-        return task, timestamps or False, language is not None
+        options = task, timestamps or False, language is not None
+        if language is None:
+            return Decoding(options)
+        return Decoding(options, {"language": np.array([self._codes.index(self._languages[_bare(language)])])})
 
-    def arrays(self, parameters: Any) -> dict[str, Any]:
-        """The language, as its place among the codes: requests of different languages share a pass."""
-        if parameters.language is None:
-            return {}
-        return {"language": np.array([self._codes.index(self._languages[_bare(parameters.language)])])}
-
-    def outputs(self, batch: Mapping[str, torch.Tensor], wish: Wish) -> list[Any]:
+    def outputs(self, batch: Mapping[str, torch.Tensor], options: Options) -> list[Any]:
         """Generated token ids of each row; with timestamps of words a pair of ids and seconds."""
-        task, timestamps, _ = wish
+        task, timestamps, _ = options
         given = dict(batch)
         asked: dict[str, Any] = {"task": task} if task else {}
         if "language" in given:
-            asked["language"] = [self._codes[place] for place in given.pop("language").flatten().tolist()]
+            asked["language"] = [self._codes[index] for index in given.pop("language").flatten().tolist()]
         if timestamps:
             asked["return_timestamps"] = True
         if timestamps != "word":
-            return list(self._model.generate(**given, **self._usual, **asked).cpu())
+            return list(self._model.generate(**given, **self._defaults, **asked).cpu())
         asked |= {"return_token_timestamps": True, "return_segments": True}
-        with _leaving_attention(self._model):
-            told = self._model.generate(**given, **self._usual, **asked)
-        seconds = [torch.cat([part["token_timestamps"] for part in parts]).cpu() for parts in told["segments"]]
-        return list(zip(told["sequences"].cpu(), seconds, strict=True))
+        with _restored_attention(self._model):
+            generated = self._model.generate(**given, **self._defaults, **asked)
+        seconds = [torch.cat([part["token_timestamps"] for part in parts]).cpu() for parts in generated["segments"]]
+        return list(zip(generated["sequences"].cpu(), seconds, strict=True))
 
     def answer(self, outputs: Sequence[Any], spans: Sequence[Span], parameters: Any) -> dict[str, Any]:
-        """The text of one sound, its windows joined where they say the same, and with timestamps its pieces."""
+        """The text of one sound, its windows joined where they overlap, and if asked for its chunks with timestamps."""
         timestamps, rate = parameters.return_timestamps or False, self._handler.rate
         windows: list[dict[str, Any]] = []
         for output, span in zip(outputs, spans, strict=True):
@@ -148,7 +143,7 @@ class Whisper(Generator):
             windows.append({"tokens": ids[None], "stride": stride})
             if seconds is not None:
                 windows[-1]["token_timestamps"] = seconds[None]
-        # The one place where transformers joins windows of Whisper; its own name in 4.57 and 5.
+        # transformers joins windows of Whisper only here; the name is the same in 4.57 and 5.
         text, more = self._tokenizer._decode_asr(  # noqa: SLF001
             windows, return_timestamps=timestamps, return_language=None, time_precision=self._precision
         )
@@ -156,14 +151,14 @@ class Whisper(Generator):
 
     @staticmethod
     def _choice(names: Sequence[str]) -> str:
-        return f"one of: {', '.join(names)}" if names else "no such parameter: it knows English alone"
+        return f"one of: {', '.join(names)}" if names else "no such parameter: it only knows English"
 
 
 @contextmanager
-def _leaving_attention(model: Any) -> Iterator[None]:
-    """For times of words transformers switches the model to attention that tells its weights, and leaves it so."""
+def _restored_attention(model: Any) -> Iterator[None]:
+    """Restore the attention: for timestamps of words transformers switches it to one that returns its weights."""
     config = model.config
-    before = config._attn_implementation  # noqa: SLF001  # its only name
+    before = config._attn_implementation  # noqa: SLF001  # there is no public name
     try:
         yield
     finally:
@@ -175,7 +170,7 @@ def _bare(language: str) -> str:
 
 
 def _languages(ids: Mapping[str, int]) -> dict[str, str]:
-    """Names and codes of the languages that a model knows, each to its code."""
+    """The code of each language that a model knows, by name and by code."""
     from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE
 
     codes = {_bare(token) for token in ids}

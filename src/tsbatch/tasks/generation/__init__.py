@@ -1,1 +1,1 @@
-"""What the tasks that make text share."""
+"""Code that the text-generating tasks share."""

@@ -1,7 +1,7 @@
-"""What a request may ask of a generating model, and the plan that its defaults and limits make of it.
+"""The parameters of a generation request, and how they become a plan with the model's defaults and limits.
 
-What a request leaves out comes from the model folder's generation_config.json, as in transformers' pipelines, and then
-from the pipelines' own defaults.
+Missing parameters come from the model folder's generation_config.json, as in transformers' pipelines, and then from the
+pipelines' own defaults.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from tsbatch.settings import Section
 from tsbatch.tasks.generation.token_selection import Plan
 
 NEW_TOKENS: Final = 256
-"""New tokens where neither the request nor the model folder says, as in transformers' pipelines."""
+"""New tokens if neither the request nor the model folder sets them, as in transformers' pipelines."""
 TOP_K: Final = 50
 """As in transformers' generate."""
 MAX_SEED: Final = 2**63 - 1
-COLDEST: Final = 1e-4
-"""A lower temperature is taken as 0: scores over it would be infinite."""
+MIN_TEMPERATURE: Final = 1e-4
+"""A lower temperature counts as 0: scores divided by it would be infinite."""
 
 StopString = Annotated[str, Field(min_length=1, max_length=200)]
 
@@ -29,32 +29,32 @@ StopString = Annotated[str, Field(min_length=1, max_length=200)]
 class GenerationOptions(Section):
     """The section ``handler:`` of model-config.yaml."""
 
-    max_new_tokens: int = Field(default=1024, ge=1, description="the most new tokens that a request may ask for")
+    max_new_tokens: int = Field(default=1024, ge=1, description="the limit for the new tokens of a request")
     max_input_tokens: int | None = Field(
-        default=None, ge=1, description="the longest input; by default what the model has positions for"
+        default=None, ge=1, description="the longest input; by default the number of the model's positions"
     )
 
 
 class GenerationParameters(Section):
-    """What a request may ask for, named as in transformers; what it leaves out is the model's own default.
+    """Parameters of a request, named as in transformers; the defaults are the model's own.
 
     Attributes:
-        max_new_tokens: new tokens at most.
-        max_length: the same, input included (of an encoder-decoder: the token it starts with); older clients send it.
+        max_new_tokens: the largest number of new tokens.
+        max_length: the same with the input (of an encoder-decoder: with its start token); older clients send it.
         min_new_tokens: new tokens before the text may end.
-        min_length: the same, input included as for ``max_length``.
-        num_beams: beams of beam search; 1: none.
-        length_penalty: of beam search: over 0 favours long texts.
-        early_stopping: of beam search: when to end it.
-        no_repeat_ngram_size: no sequence of so many tokens comes twice.
-        repetition_penalty: over 1.0: what was said before is less likely.
-        do_sample: draw each token; on too where one of the next four is given.
-        temperature: how freely; 0: the likeliest token always.
-        top_k: draw from so many likeliest tokens; 0: from all.
-        top_p: draw from the likeliest tokens that have this probability together.
-        min_p: draw from tokens that have this part of the likeliest one's probability.
-        seed: the same seed makes the same text, alone and in any batch.
-        stop: a string, or several, that ends the text and is cut off.
+        min_length: the same with the input, as for ``max_length``.
+        num_beams: beams of beam search; 1: no beam search.
+        length_penalty: for beam search: values over 0 favour long texts.
+        early_stopping: for beam search: when to end it.
+        no_repeat_ngram_size: no sequence of this many tokens occurs twice.
+        repetition_penalty: values over 1.0 make tokens that occurred before less likely.
+        do_sample: sample each token; also on if one of the next four is given.
+        temperature: randomness of the sampling; 0: always the likeliest token.
+        top_k: sample from this many likeliest tokens; 0: from all.
+        top_p: sample from the likeliest tokens that have this probability together.
+        min_p: sample from tokens with at least this fraction of the likeliest one's probability.
+        seed: the same seed gives the same text, alone and in any batch.
+        stop: one or several strings that end the text and are cut off.
     """
 
     max_new_tokens: int | None = Field(default=None, ge=1)
@@ -75,102 +75,102 @@ class GenerationParameters(Section):
     stop: StopString | Annotated[list[StopString], Field(max_length=16)] | None = None
 
 
-def samples(wish: GenerationParameters, usual: Mapping[str, Any]) -> bool:
-    """Whether tokens are drawn.
+def samples(asked: GenerationParameters, defaults: Mapping[str, Any]) -> bool:
+    """Whether tokens are sampled.
 
     Args:
-        wish: the request's parameters.
-        usual: the model's own.
+        asked: the request's parameters.
+        defaults: the model's own.
     """
-    if wish.do_sample is False or (wish.temperature is not None and wish.temperature < COLDEST):
+    if asked.do_sample is False or (asked.temperature is not None and asked.temperature < MIN_TEMPERATURE):
         return False
-    asked = (wish.do_sample, wish.temperature, wish.top_k, wish.top_p, wish.min_p)
-    return any(value is not None for value in asked) or bool(usual.get("do_sample"))
+    given = (asked.do_sample, asked.temperature, asked.top_k, asked.top_p, asked.min_p)
+    return any(value is not None for value in given) or bool(defaults.get("do_sample"))
 
 
 def make_plan(
-    wish: GenerationParameters,
-    usual: Mapping[str, Any],
+    asked: GenerationParameters,
+    defaults: Mapping[str, Any],
     *,
     prompt: int,
     room: int,
     cap: int,
     first: int | None = None,
 ) -> Plan:
-    """How the text of a request is made.
+    """Plan how to generate the text of a request.
 
     Args:
-        wish: the request's parameters.
-        usual: the model's own, by the names of transformers' GenerationConfig.
-        prompt: tokens that ``max_length`` counts beside the new ones.
-        room: new tokens that the model has positions for.
+        asked: the request's parameters.
+        defaults: the model's own, by the names of transformers' GenerationConfig.
+        prompt: tokens that ``max_length`` counts besides the new ones.
+        room: new tokens for which the model has positions.
         cap: new tokens that the operator allows.
         first: the token to begin with.
 
     Raises:
-        Unprocessable: it asks for more new tokens than there may be, or for what excludes each other.
+        Unprocessable: it asks for more new tokens than allowed, or for things that exclude each other.
     """
-    most = _most(wish, usual, prompt, room, cap)
-    stop = wish.stop or ()
-    shape: dict[str, Any] = {
-        "most": most,
-        "least": _least(wish, usual, prompt, most),
-        "no_repeat_ngram_size": _chosen(wish, usual, "no_repeat_ngram_size", 0),
-        "repetition_penalty": _chosen(wish, usual, "repetition_penalty", 1.0),
+    max_new_tokens = _max_new_tokens(asked, defaults, prompt, room, cap)
+    stop = asked.stop or ()
+    common: dict[str, Any] = {
+        "max_new_tokens": max_new_tokens,
+        "min_new_tokens": _min_new_tokens(asked, defaults, prompt, max_new_tokens),
+        "no_repeat_ngram_size": _chosen(asked, defaults, "no_repeat_ngram_size", 0),
+        "repetition_penalty": _chosen(asked, defaults, "repetition_penalty", 1.0),
         "stops": (stop,) if isinstance(stop, str) else tuple(stop),
         "first": first,
     }
-    if not samples(wish, usual):
+    if not samples(asked, defaults):
         return Plan(
-            **shape,
-            beams=_chosen(wish, usual, "num_beams", 1),
-            length_penalty=_chosen(wish, usual, "length_penalty", 1.0),
-            early_stopping=_chosen(wish, usual, "early_stopping", False),
+            **common,
+            beams=_chosen(asked, defaults, "num_beams", 1),
+            length_penalty=_chosen(asked, defaults, "length_penalty", 1.0),
+            early_stopping=_chosen(asked, defaults, "early_stopping", False),
         )
-    if wish.num_beams is not None and wish.num_beams > 1:
+    if asked.num_beams is not None and asked.num_beams > 1:
         expected = "num_beams without do_sample, temperature, top_k, top_p and min_p, or these without num_beams"
         raise Unprocessable("parameters: beam search and sampling exclude each other", expected=expected)
     return Plan(
-        **shape,
-        temperature=_chosen(wish, usual, "temperature", 1.0),
-        top_k=_chosen(wish, usual, "top_k", TOP_K),
-        top_p=_chosen(wish, usual, "top_p", 1.0),
-        min_p=_chosen(wish, usual, "min_p", 0.0),
-        seed=(wish.seed or 0, 0),
+        **common,
+        temperature=_chosen(asked, defaults, "temperature", 1.0),
+        top_k=_chosen(asked, defaults, "top_k", TOP_K),
+        top_p=_chosen(asked, defaults, "top_p", 1.0),
+        min_p=_chosen(asked, defaults, "min_p", 0.0),
+        seed=(asked.seed or 0, 0),
     )
 
 
-def _chosen(wish: GenerationParameters, usual: Mapping[str, Any], name: str, default: Any) -> Any:
-    for value in (getattr(wish, name), usual.get(name)):
+def _chosen(asked: GenerationParameters, defaults: Mapping[str, Any], name: str, default: Any) -> Any:
+    for value in (getattr(asked, name), defaults.get(name)):
         if value is not None:
             return value
     return default
 
 
-def _most(wish: GenerationParameters, usual: Mapping[str, Any], prompt: int, room: int, cap: int) -> int:
-    name, asked = "max_new_tokens", wish.max_new_tokens
-    if asked is None and wish.max_length is not None:
-        name, asked = "max_length", wish.max_length - prompt
-    if asked is None:
-        own = usual.get("max_new_tokens") or (usual.get("max_length") or 0) - prompt
+def _max_new_tokens(asked: GenerationParameters, defaults: Mapping[str, Any], prompt: int, room: int, cap: int) -> int:
+    name, count = "max_new_tokens", asked.max_new_tokens
+    if count is None and asked.max_length is not None:
+        name, count = "max_length", asked.max_length - prompt
+    if count is None:
+        own = defaults.get("max_new_tokens") or (defaults.get("max_length") or 0) - prompt
         return min(own if own > 0 else NEW_TOKENS, cap, room)
-    if asked < 1:
-        message = f"parameters.{name}: {wish.max_length} is no more than the {prompt} tokens of the input"
+    if count < 1:
+        message = f"parameters.{name}: {asked.max_length} does not exceed the {prompt} tokens of the input"
         raise Unprocessable(message, expected="max_new_tokens, which does not count the input")
-    for limit, reason in ((cap, "handler.max_new_tokens of this model"), (room, "what the model has positions for")):
-        if asked > limit:
-            message = f"parameters.{name}: {asked} new tokens are over {reason}, {limit}"
+    for limit, reason in ((cap, "handler.max_new_tokens of this model"), (room, "the positions of the model")):
+        if count > limit:
+            message = f"parameters.{name}: {count} new tokens are over {reason}, {limit}"
             raise Unprocessable(message, expected=f"{limit} new tokens or fewer, or a shorter input")
-    return asked
+    return count
 
 
-def _least(wish: GenerationParameters, usual: Mapping[str, Any], prompt: int, most: int) -> int:
-    asked = wish.min_new_tokens
-    if asked is None and wish.min_length is not None:
-        asked = max(0, wish.min_length - prompt)
-    if asked is None:
-        own = usual.get("min_new_tokens") or (usual.get("min_length") or 0) - prompt
-        return int(min(max(0, own), most))
-    if asked > most:
-        raise Unprocessable(f"parameters: at least {asked} new tokens and at most {most} exclude each other")
-    return asked
+def _min_new_tokens(asked: GenerationParameters, defaults: Mapping[str, Any], prompt: int, limit: int) -> int:
+    count = asked.min_new_tokens
+    if count is None and asked.min_length is not None:
+        count = max(0, asked.min_length - prompt)
+    if count is None:
+        own = defaults.get("min_new_tokens") or (defaults.get("min_length") or 0) - prompt
+        return int(min(max(0, own), limit))
+    if count > limit:
+        raise Unprocessable(f"parameters: at least {count} new tokens and at most {limit} exclude each other")
+    return count

@@ -1,12 +1,11 @@
-"""What each row of one ``generate`` does on its own: how its next token is chosen, and when it ends.
+"""Select the next token of each row of a ``generate``, and decide when each row ends.
 
-``transformers``' ``generate`` takes one configuration for the whole batch. Here each row has a :class:`Plan`, and two
-callables that ``generate`` takes as a logits processor and a stopping criterion apply it, vectorised over the rows. So
-greedy and sampled texts, of any length, share one call. A row that ended keeps its place until the last one ends; what
-it makes meanwhile is cut off.
+``transformers``' ``generate`` takes one configuration for the whole batch. Here each row has a :class:`Plan`; a logits
+processor and a stopping criterion apply the plans, vectorised over the rows. So greedy and sampled texts of any length
+share one call. A row that has ended stays in the batch until the last one ends; its further tokens are cut off.
 
-The formulas are those of transformers (generation/logits_process.py); tests/unit/tasks/generation/test_decoding.py
-compares.
+The formulas are those of transformers (generation/logits_process.py); tests/unit/tasks/generation/
+test_token_selection.py compares them.
 """
 
 from __future__ import annotations
@@ -19,35 +18,35 @@ import numpy as np
 import torch
 
 Decode = Callable[[Sequence[int]], str]
-"""Token ids to their text."""
+"""Turns token ids into text."""
 SPARE = 4
-"""Tokens looked at beyond those that a stop string can have: some have no text of their own."""
+"""Tokens to decode beyond those that a stop string can have: some have no text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How one text is made.
+    """How to generate one text.
 
     Attributes:
-        most: new tokens at most.
-        least: new tokens before the text may end.
-        beams: beams of beam search; 1: none.
-        length_penalty: of beam search.
-        early_stopping: of beam search.
-        no_repeat_ngram_size: no sequence of so many tokens comes twice; 0: any may.
-        repetition_penalty: what tokens that were there before are divided by; 1.0: nothing.
-        temperature: 0.0: the likeliest token always; otherwise one is drawn.
-        top_k: drawn from so many likeliest tokens; 0: from all.
-        top_p: drawn from the likeliest tokens that have this probability together.
-        min_p: drawn from tokens that have this part of the likeliest one's probability.
-        seed: of what is drawn, and which of several texts of this seed it is.
+        max_new_tokens: the largest number of new tokens.
+        min_new_tokens: new tokens before the text may end.
+        beams: beams of beam search; 1: no beam search.
+        length_penalty: for beam search.
+        early_stopping: for beam search.
+        no_repeat_ngram_size: no sequence of this many tokens occurs twice; 0: any may.
+        repetition_penalty: divisor for the scores of tokens that occurred before; 1.0: no penalty.
+        temperature: 0.0: always the likeliest token; otherwise sampling.
+        top_k: sample from this many likeliest tokens; 0: from all.
+        top_p: sample from the likeliest tokens that have this probability together.
+        min_p: sample from tokens with at least this fraction of the likeliest one's probability.
+        seed: the seed, and the number of this text among several with the same seed.
         stops: strings that end the text.
-        keep_stop: the string that ended it stays in the text.
+        keep_stop: whether the stop string stays in the text.
         first: the token to begin with, the target language for example.
     """
 
-    most: int
-    least: int = 0
+    max_new_tokens: int
+    min_new_tokens: int = 0
     beams: int = 1
     length_penalty: float = 1.0
     early_stopping: bool | Literal["never"] = False
@@ -63,27 +62,27 @@ class Plan:
     first: int | None = None
 
     @property
-    def shares(self) -> Hashable:
-        """Rows with one value of this may share a ``generate``."""
+    def share_key(self) -> Hashable:
+        """Rows with equal keys may share a ``generate``."""
         if self.beams == 1:
             return 1, self.no_repeat_ngram_size
-        # Beam search scores a text by its length and compares those that ended with those that go on.
-        return self.beams, self.no_repeat_ngram_size, self.length_penalty, self.early_stopping, self.most
+        # Beam search scores a text by its length, and compares texts that have ended with those that continue.
+        return self.beams, self.no_repeat_ngram_size, self.length_penalty, self.early_stopping, self.max_new_tokens
 
 
 class RowScores:
-    """The scores of each row's next token, by its plan; the logits processor of ``generate``.
+    """The logits processor of ``generate``: adjusts the scores of each row's next token by its plan.
 
-    Where a row draws its token, all others get minus infinity. Its random numbers come from its own seed, one a step,
-    so that the same seed makes the same text alone and in any batch.
+    If a row samples its token, all others get minus infinity. Its random numbers come from its own seed, one a step,
+    so that the same seed gives the same text alone and in any batch.
 
     Args:
-        plans: one a row; with beams, rows follow each other as ``generate`` lays them out.
+        plans: the plan of each row; with beams, each plan has as many consecutive rows, as in ``generate``.
         start: tokens of a row before the first new one, padding included.
         ends: the tokens that end a text.
-        forced_end: the token that a text has at its last place, or None.
-        mask: attention mask (n, start) of the prompt, which then counts as said before; None: there is none.
-        device: of the scores.
+        forced_end: the token at the last position of a text, or None.
+        mask: attention mask (n, start) of the prompt, whose tokens then count as repeated; None: there is no prompt.
+        device: the device of the scores.
     """
 
     def __init__(
@@ -101,53 +100,54 @@ class RowScores:
         self._ends = torch.tensor(list(ends), dtype=torch.long, device=device)
         self._forced_end = forced_end
         self._mask = None if mask is None else mask.repeat_interleave(plans[0].beams, dim=0).bool()
-        self._most = self._column([row.most for row in rows])
-        self._least = self._column([row.least for row in rows])
+        self._max_new = self._column([row.max_new_tokens for row in rows])
+        self._min_new = self._column([row.min_new_tokens for row in rows])
         self._penalty = self._column([row.repetition_penalty for row in rows])
-        self._firsts = [(place, row.first) for place, row in enumerate(rows) if row.first is not None]
-        self._drawn = torch.tensor([place for place, row in enumerate(rows) if row.temperature], device=device)
-        self._draw = Draw([row for row in rows if row.temperature], device) if len(self._drawn) else None
+        self._firsts = [(index, row.first) for index, row in enumerate(rows) if row.first is not None]
+        self._sampled = torch.tensor([index for index, row in enumerate(rows) if row.temperature], device=device)
+        self._sampler = Sampler([row for row in rows if row.temperature], device) if len(self._sampled) else None
 
     def _column(self, values: Sequence[float]) -> torch.Tensor:
         return torch.tensor(values, device=self._device)[:, None]
 
     def __call__(self, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Scores (rows, words) for the token after ``ids`` (rows, tokens), changed in place where that is cheaper."""
+        """Adjust the scores (rows, words) of the token after ``ids`` (rows, tokens), in place if that is cheaper."""
         step = ids.shape[1] - self._start
         if any(row.repetition_penalty != 1.0 for row in self._rows):
-            scores = self._penalised(ids, scores)
-        if step < int(self._least.max()):
-            scores[(self._least[:, 0] > step).nonzero(), self._ends] = -torch.inf
+            scores = self._penalise(ids, scores)
+        if step < int(self._min_new.max()):
+            scores[(self._min_new[:, 0] > step).nonzero(), self._ends] = -torch.inf
         if step == 0:
-            for place, first in self._firsts:
-                _only(scores, [place], first)
+            for index, first in self._firsts:
+                _force(scores, [index], first)
         if self._forced_end is not None:
-            _only(scores, (self._most[:, 0] == step + 1).nonzero()[:, 0], self._forced_end)
-        if self._draw is not None:
-            scores[self._drawn] = self._draw(scores[self._drawn], step)
+            _force(scores, (self._max_new[:, 0] == step + 1).nonzero()[:, 0], self._forced_end)
+        if self._sampler is not None:
+            scores[self._sampled] = self._sampler(scores[self._sampled], step)
         return scores
 
-    def _penalised(self, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Keskar et al. 2019 (CTRL), section 4.1: what was said before is less likely. Padding was not said."""
+    def _penalise(self, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Make repeated tokens less likely (Keskar et al. 2019, CTRL, section 4.1). Padding does not count."""
         if self._mask is not None:
             prompt, start = ids[:, : self._start], self._start
             ids = torch.cat([torch.where(self._mask, prompt, prompt[:, -1:]), ids[:, start:]], dim=1)
-        said = scores.gather(1, ids)
-        said = torch.where(said < 0, said * self._penalty, said / self._penalty)
-        return scores.scatter(1, ids, said)
+        repeated = scores.gather(1, ids)
+        repeated = torch.where(repeated < 0, repeated * self._penalty, repeated / self._penalty)
+        return scores.scatter(1, ids, repeated)
 
 
-def _only(scores: torch.Tensor, places: Any, token: int) -> None:
-    scores[places] = -torch.inf
-    scores[places, token] = 0.0
+def _force(scores: torch.Tensor, rows: Any, token: int) -> None:
+    """Leave these rows only one token to choose."""
+    scores[rows] = -torch.inf
+    scores[rows, token] = 0.0
 
 
-class Draw:
-    """Draws one token a row by inverse transform sampling, each row with its own temperature, filters and seed.
+class Sampler:
+    """Samples one token a row by inverse transform sampling, each row with its own temperature, filters and seed.
 
     Args:
-        plans: one a row, all with a temperature.
-        device: of the scores.
+        plans: the plan of each row, all with a temperature.
+        device: the device of the scores.
     """
 
     def __init__(self, plans: Sequence[Plan], device: torch.device | str = "cpu") -> None:
@@ -156,30 +156,30 @@ class Draw:
             for name in ("temperature", "top_p", "min_p")
         )
         self._top_k = torch.tensor([plan.top_k for plan in plans], device=device)[:, None]
-        chances = np.zeros((len(plans), max(plan.most for plan in plans)))
-        for row, plan in zip(chances, plans, strict=True):
-            row[: plan.most] = np.random.default_rng(plan.seed).random(plan.most)
-        self._chances = torch.from_numpy(chances).to(device)
+        randoms = np.zeros((len(plans), max(plan.max_new_tokens for plan in plans)))
+        for row, plan in zip(randoms, plans, strict=True):
+            row[: plan.max_new_tokens] = np.random.default_rng(plan.seed).random(plan.max_new_tokens)
+        self._randoms = torch.from_numpy(randoms).to(device)
 
     def __call__(self, scores: torch.Tensor, step: int) -> torch.Tensor:
-        """Scores (n, words) to 0 for the token that was drawn at this step, and minus infinity for the others."""
-        # Sums over the words in double, so that a rounding error of the batch hardly ever makes another token of it.
-        likely = self.filtered(scores).double().softmax(dim=-1).cumsum(dim=-1)
-        # A row that ended before its batch draws nothing any more.
-        chance = self._chances[:, min(step, self._chances.shape[1] - 1), None] * likely[:, -1:]
-        token = torch.searchsorted(likely, chance, right=True).clamp(max=scores.shape[1] - 1)
+        """Replace scores (n, words) by 0 for the token sampled at this step, and minus infinity for the others."""
+        # Sums over the words in double, so that a rounding error of the batch hardly ever leads to another token.
+        cumulative = self.filtered(scores).double().softmax(dim=-1).cumsum(dim=-1)
+        # A row that ended before its batch needs no further random numbers.
+        target = self._randoms[:, min(step, self._randoms.shape[1] - 1), None] * cumulative[:, -1:]
+        token = torch.searchsorted(cumulative, target, right=True).clamp(max=scores.shape[1] - 1)
         return torch.full_like(scores, -torch.inf).scatter(1, token, 0.0)
 
     def filtered(self, scores: torch.Tensor) -> torch.Tensor:
-        """Scores by temperature, and minus infinity for what ``top_k``, ``top_p`` and ``min_p`` leave out."""
+        """Scores divided by the temperature; minus infinity for what ``top_k``, ``top_p`` and ``min_p`` exclude."""
         scores = scores / self._temperature.to(scores.dtype)
-        for asked, leave_out in (
+        for active, excluded in (
             (self._top_k > 0, self._beyond_top_k),
             (self._top_p < 1.0, self._beyond_top_p),
             (self._min_p > 0.0, self._below_min_p),
         ):
-            if bool(asked.any()):
-                scores = scores.masked_fill(leave_out(scores) & asked, -torch.inf)
+            if bool(active.any()):
+                scores = scores.masked_fill(excluded(scores) & active, -torch.inf)
         return scores
 
     def _beyond_top_k(self, scores: torch.Tensor) -> torch.Tensor:
@@ -188,7 +188,7 @@ class Draw:
         return scores < best.gather(1, (top_k - 1).clamp(min=0))
 
     def _beyond_top_p(self, scores: torch.Tensor) -> torch.Tensor:
-        """Holtzman et al. 2020: words whose better ones have ``top_p`` together."""
+        """Words that are not needed to reach the probability ``top_p`` (Holtzman et al. 2020)."""
         ordered, order = scores.sort(dim=-1, descending=True)
         shares = ordered.softmax(dim=-1)
         beyond = shares.cumsum(dim=-1) - shares >= self._top_p
@@ -201,17 +201,17 @@ class Draw:
 
 
 class RowEnds:
-    """When each row ends; the stopping criterion of ``generate``.
+    """The stopping criterion of ``generate``: decides when each row ends.
 
     Args:
-        plans: one a row.
+        plans: the plan of each row.
         start: tokens of a row before the first new one, padding included.
         ends: the tokens that end a text.
-        decode: token ids to their text, for stop strings.
-        device: of the ids.
+        decode: turns token ids into text, to find stop strings.
+        device: the device of the ids.
 
     Attributes:
-        made: new tokens of each row until it ended, the ending one included; 0 while it goes on. Shape (n,).
+        made: new tokens of each row until it ended, with the last one; 0 while it continues. Shape (n,).
     """
 
     def __init__(
@@ -225,19 +225,19 @@ class RowEnds:
     ) -> None:
         self._start, self._decode = start, decode
         self._ends = torch.tensor(list(ends), dtype=torch.long, device=device)
-        self._most = torch.tensor([plan.most for plan in plans], device=device)
-        # A token has a byte at least, so a stop string that is just complete is in so many last tokens.
+        self._max_new = torch.tensor([plan.max_new_tokens for plan in plans], device=device)
+        # A token has at least one byte, so this many last tokens contain a stop string that has just become complete.
         self._stops = [
             (row, plan.stops, max(len(stop.encode()) for stop in plan.stops) + SPARE)
             for row, plan in enumerate(plans)
             if plan.stops
         ]
-        self.made = torch.zeros_like(self._most)
+        self.made = torch.zeros_like(self._max_new)
 
     def __call__(self, ids: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
         """Which rows of ``ids`` (n, tokens) have ended, shape (n,)."""
         made = ids.shape[1] - self._start
-        ended = (self._most <= made) | torch.isin(ids[:, -1], self._ends)
+        ended = (self._max_new <= made) | torch.isin(ids[:, -1], self._ends)
         for row, stops, last in self._stops:
             if not self.made[row] and self._has(ids[row, self._start :].tolist(), stops, last):
                 ended[row] = True
@@ -245,7 +245,7 @@ class RowEnds:
         return self.made > 0
 
     def _has(self, new: list[int], stops: Sequence[str], last: int) -> bool:
-        # The last tokens alone may decode a little differently, so they only say when it is worth to look at all.
+        # The last tokens alone may decode a little differently, so they only tell when to decode all.
         for tokens in (new[-last:], new):
             text = self._decode(tokens)
             if not any(stop in text for stop in stops):

@@ -1,1 +1,1 @@
-"""What the tasks on images share."""
+"""Code that the image tasks share."""

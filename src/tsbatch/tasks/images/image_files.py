@@ -1,9 +1,9 @@
-"""From the bytes of a file to an upright RGB image; every way in which a file can be bad is a 4xx.
+"""Decode image files to upright RGB images; a bad file always leads to a 4xx.
 
-The kind is read from the first bytes alone, never from a name or content type; the number of pixels from the header,
-before anything is decoded. Pillow does the rest. Colours become what transformers' ``load_image``
-(transformers/image_utils.py) makes of them: turned as EXIF says, alpha dropped, grey and palettes spread over three
-channels. Only 16-bit grey differs: scaled to 8 bits here, where Pillow cuts everything over 255 off.
+The kind of file is detected from the first bytes, never from a name or content type; the number of pixels is read from
+the header, before anything is decoded. Pillow does the rest. The result is that of transformers' ``load_image``
+(transformers/image_utils.py): rotated by EXIF, alpha dropped, grey and palettes converted to three channels. Only
+16-bit grey differs: here it is scaled to 8 bits, while Pillow clips values over 255.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ try:
 except ImportError:
     raise LoadError("Pillow is not installed, and images need it: pip install 'tsbatch[image]'") from None
 
-__all__ = ["EXPECTED", "KINDS", "Image", "decode_image", "guarded"]
+__all__ = ["EXPECTED", "KINDS", "Image", "decode_image", "encode_png", "pillow_limits"]
 
 KINDS: Final = {
     "JPEG": (b"\xff\xd8\xff",),
@@ -33,31 +33,32 @@ KINDS: Final = {
     "BMP": (b"BM",),
     "TIFF": (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"),
 }
-"""The kinds of files that are read, and how each begins."""
+"""The supported kinds of files, and the bytes that each begins with."""
 EXPECTED: Final = "a JPEG, PNG, WebP, GIF (its first frame), BMP or TIFF file"
 _TILE_WIDTH, _TILE_LENGTH = 322, 323  # tags of TIFF 6.0
 
 
 def decode_image(data: bytes, max_pixels: int) -> Image.Image:
-    """The upright RGB image in ``data``; of several frames the first.
+    """Decode the upright RGB image in ``data``; of several frames the first.
 
     Args:
         data: a file of one of :data:`KINDS`.
-        max_pixels: the most that are decoded.
+        max_pixels: the limit for its pixels.
 
     Raises:
-        UnsupportedMedia: not such a file.
-        PayloadTooLarge: more pixels than that, by its header.
+        UnsupportedMedia: another kind of file.
+        PayloadTooLarge: more pixels, by its header.
         Unprocessable: broken, cut off, or empty.
     """
     if not data:
         raise Unprocessable("the item is empty", expected=EXPECTED)
     kind = next((kind for kind, beginnings in KINDS.items() if data.startswith(beginnings)), None)
     if kind is None:
-        raise UnsupportedMedia("the item is no image of a kind that is read here", expected=EXPECTED)
+        raise UnsupportedMedia("the item is not an image of a supported kind", expected=EXPECTED)
     try:
         image = Image.open(io.BytesIO(data), formats=[kind.upper()])
-        _check_pixels(_pixels(image), max_pixels)
+        if (pixels := _pixels(image)) > max_pixels:
+            raise _too_many(f"{pixels:,}", max_pixels)
         image.load()
         return _rgb(_upright(image))
     except (Unprocessable, PayloadTooLarge, MemoryError):
@@ -65,18 +66,26 @@ def decode_image(data: bytes, max_pixels: int) -> Image.Image:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise _too_many("too many", max_pixels) from None
     except UnidentifiedImageError:
-        raise Unprocessable(f"the item begins as a {kind} file, and its header is broken", expected=EXPECTED) from None
-    except Exception as error:  # a broken file makes Pillow raise anything
+        raise Unprocessable(f"the item begins as a {kind} file, but its header is broken", expected=EXPECTED) from None
+    except Exception as error:  # Pillow may raise anything for a broken file
         message = f"the {kind} file is broken or cut off ({type(error).__name__})"
         raise Unprocessable(message, expected=EXPECTED) from None
 
 
-@contextmanager
-def guarded(max_pixels: int) -> Iterator[None]:
-    """Pillow kept to ``max_pixels`` and silent; around the decoding of a batch, whatever threads do it.
+def encode_png(pixels: np.ndarray[Any, Any]) -> bytes:
+    """A PNG file of 8-bit pixels, shape (height, width) for grey, or (height, width, 3)."""
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
 
-    Its own limit is the process's: WebP allocates when a file is opened, so that ours alone would come too late. What
-    it warns of lies in the clients' files and is answered to them; the operator's log is no place for it.
+
+@contextmanager
+def pillow_limits(max_pixels: int) -> Iterator[None]:
+    """Limit Pillow to ``max_pixels`` and suppress its warnings, while any threads decode a batch.
+
+    Pillow's limit applies to the whole process. It is needed since WebP allocates memory when a file is opened, before
+    our own check. The warnings concern the clients' files and are answered to them; they do not belong into the
+    operator's log.
     """
     before = Image.MAX_IMAGE_PIXELS
     Image.MAX_IMAGE_PIXELS = max_pixels
@@ -93,13 +102,8 @@ def _pixels(image: Image.Image) -> int:
     return max(image.width * image.height, int(tags.get(_TILE_WIDTH, 0)) * int(tags.get(_TILE_LENGTH, 0)))
 
 
-def _check_pixels(pixels: int, max_pixels: int) -> None:
-    if pixels > max_pixels:
-        raise _too_many(f"{pixels:,}", max_pixels)
-
-
 def _too_many(pixels: str, max_pixels: int) -> PayloadTooLarge:
-    return PayloadTooLarge(f"the image has {pixels} pixels, and at most {max_pixels:,} are taken")
+    return PayloadTooLarge(f"the image has {pixels} pixels, over the limit of {max_pixels:,}")
 
 
 def _upright(image: Image.Image) -> Image.Image:
@@ -107,7 +111,7 @@ def _upright(image: Image.Image) -> Image.Image:
         ImageOps.exif_transpose(image, in_place=True)
     except MemoryError:
         raise
-    except Exception:  # noqa: S110  unreadable EXIF says nothing about the pixels
+    except Exception:  # noqa: S110  unreadable EXIF does not affect the pixels
         pass
     return image
 

@@ -1,1 +1,1 @@
-"""What tasks of every kind share."""
+"""Code that tasks of every kind share."""

@@ -1,4 +1,4 @@
-"""The names of a model's classes, from the archive's labels or the model's own config."""
+"""The names of a model's classes, from the archive's labels or the model's config."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from tsbatch.errors import LoadError
 from tsbatch.tasks.shared.task_handler import read_json
 
 FILE = "index_to_name.json"
-"""As TorchServe's own handlers name it (ts/torch_handler/vision_handler.py)."""
+"""The name that TorchServe's own handlers use (ts/torch_handler/vision_handler.py)."""
 
 
 def class_names(count: int, *, folder: Path, aux: Mapping[str, Any], config: Any = None) -> list[str]:
-    """One name for each of ``count`` classes.
+    """The name of each of ``count`` classes.
 
-    Looked up in ``aux["labels"]``, then in ``index_to_name.json``, then in the model config's ``id2label``; without
-    any of them LABEL_0, LABEL_1 ..., as transformers has it.
+    The names come from ``aux["labels"]``, else from ``index_to_name.json``, else from the model config's ``id2label``.
+    Without any of them they are LABEL_0, LABEL_1 ..., as in transformers.
 
     Args:
-        count: the classes.
+        count: the number of classes.
         folder: the unpacked archive.
         aux: the handler's auxiliary files.
         config: a transformers config.
 
     Raises:
-        LoadError: the labels are no list and no mapping of numbers to names, or too few or too many.
+        LoadError: the labels are neither a list nor a mapping of numbers to names, or their number is wrong.
     """
     if count < 1:
-        raise LoadError("config.json: id2label: the model has no class; name those that it was trained for")
+        raise LoadError("config.json: id2label: the model has no class; name the classes that it was trained for")
     where, given = "the auxiliary file 'labels'", aux.get("labels")
     if given is None:
         where, given = FILE, read_json(folder / FILE)
@@ -48,19 +48,14 @@ def _by_index(given: Any, where: str) -> dict[int, str]:
         given = given.splitlines()
     try:
         pairs = given.items() if isinstance(given, Mapping) else enumerate(given)
-        return {int(index): _name(label) for index, label in pairs}
+        # ImageNet's list has two names for each class: ["n01440764", "tench"].
+        named = {int(index): label[-1] if isinstance(label, list) and label else label for index, label in pairs}
+        if all(isinstance(label, str) for label in named.values()):
+            return named
     except (TypeError, ValueError):
-        expected = '["cat", "dog"] or {"0": "cat", "1": "dog"}'
-        raise LoadError(f"{where}: cannot be read as labels; expected {expected}") from None
-
-
-def _name(label: Any) -> str:
-    # ImageNet's list has two names for each: ["n01440764", "tench"].
-    if isinstance(label, list) and label:
-        label = label[-1]
-    if not isinstance(label, str):
-        raise ValueError(label)
-    return label
+        pass
+    expected = '["cat", "dog"] or {"0": "cat", "1": "dog"}'
+    raise LoadError(f"{where}: cannot be read as labels; expected {expected}")
 
 
 def _brief(named: Mapping[int, str]) -> str:

@@ -1,4 +1,4 @@
-"""What every task on a transformers folder shares: loading the model and its processor, and the engine that runs it."""
+"""The base class of the tasks on transformers folders: it loads the model and its processor, and starts the engine."""
 
 from __future__ import annotations
 
@@ -12,98 +12,119 @@ from tsbatch.errors import LoadError
 from tsbatch.models.engines import Engine, Source, export_engine, start_engine
 from tsbatch.settings import Dtype
 from tsbatch.tasks.shared import pretrained_folder as folders
+from tsbatch.tasks.shared.class_names import class_names
 from tsbatch.tasks.shared.task_handler import TaskHandler
 
 
 class PretrainedHandler(TaskHandler):
     """Base of the tasks on folders saved by ``save_pretrained``."""
 
+    auto_class: ClassVar[str] = ""
+    """The name of transformers' Auto class that loads the model with its head."""
     model_inputs: ClassVar[Sequence[str]] = ()
-    """Names of the model's first input, one of which it has to have; empty: any will do."""
+    """Names for the model's main input, of which it must have one; empty: any."""
     missing_weights: Sequence[str] = ()
-    """Weights that the folder lacks, and transformers made up."""
+    """Weights that the folder lacks, and that transformers initialised at random."""
+
+    def load_model(self) -> Any:
+        """Load the model with :attr:`auto_class`; without one as any handler does.
+
+        Raises:
+            LoadError: the folder cannot be loaded, or lacks weights.
+        """
+        if not self.auto_class:
+            return super().load_model()
+        import transformers
+
+        return self.load_pretrained(getattr(transformers, self.auto_class), complete=True)
 
     def load_pretrained(self, auto_class: Any, *, complete: bool = False) -> Any:
-        """The model of the folder through one of transformers' Auto classes, memory-mapped where safetensors allow.
+        """Load the folder's model with one of transformers' Auto classes, memory-mapped where safetensors allow.
 
         Args:
             auto_class: AutoModel and so on.
-            complete: refuse a folder that lacks weights, those of a head for example; transformers makes them up.
+            complete: refuse a folder that lacks weights, of a head for example, which transformers would initialise.
 
         Raises:
-            LoadError: what transformers said, in one line, or the names of what is missing.
+            LoadError: what transformers reported, in one line, or the names of the missing weights.
         """
         from transformers.utils import logging as transformers_logging
 
         config = folders.read_config(self.model_dir)
         transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # a worker's stderr is a log
-        # Told of other shapes, where transformers itself would raise and name none of them.
-        asked = {"output_loading_info": True, "ignore_mismatched_sizes": True, **folders.missing_names(config)}
-        model, about = self.from_folder("model", auto_class, **asked)
-        folders.check_takes(model, self.model_inputs, self.task)
-        folders.check_shapes(about["mismatched_keys"], model)
-        self.missing_weights = sorted(about["missing_keys"])
+        # Weights of other shapes are reported here; transformers would raise without naming them.
+        options = {"output_loading_info": True, "ignore_mismatched_sizes": True, **folders.missing_names(config)}
+        model, report = self.from_folder("model", auto_class, **options)
+        folders.check_inputs(model, self.model_inputs, self.task)
+        folders.check_shapes(report["mismatched_keys"], model)
+        self.missing_weights = sorted(report["missing_keys"])
         if complete:
-            folders.check_whole(model, config, self.missing_weights, self.task)
+            folders.check_complete(model, config, self.missing_weights, self.task)
         return model.to(self.device)
 
     def load_pretrained_tokenizer(self) -> Any:
-        """The tokenizer of the folder.
+        """Load the folder's tokenizer.
 
         Raises:
-            LoadError: what transformers said, in one line, or that its files were not packed.
+            LoadError: what transformers reported, in one line, or that the tokenizer's files were not packed.
         """
         from transformers import AutoTokenizer
 
         tokenizer = self.from_folder("tokenizer", AutoTokenizer, files=folders.TOKENIZER_FILES)
-        # transformers 5 makes up an empty vocabulary where the files are missing, and every word is then unknown.
+        # Where the files are missing transformers 5 makes an empty vocabulary, in which every word is unknown.
         files = sorted(set(tokenizer.vocab_files_names.values()))
         if files and not any((self.model_dir / file).is_file() for file in files):
             raise LoadError(f"the tokenizer cannot be loaded: the archive has none of {', '.join(files)}")
         return tokenizer
 
     def from_folder(self, what: str, auto_class: Any, *, files: Sequence[str] = (), **options: Any) -> Any:
-        """``auto_class.from_pretrained`` on the archive, without a network.
+        """Call ``auto_class.from_pretrained`` on the archive, without network access.
 
         Args:
-            what: its name in a message: model, tokenizer, image processor ...
+            what: what it loads, for messages: model, tokenizer, image processor ...
             auto_class: one of transformers' Auto classes.
-            files: those of which it needs one.
+            files: files of which it needs at least one.
             options: passed on.
 
         Raises:
-            LoadError: what transformers said, in one line.
+            LoadError: what transformers reported, in one line.
         """
         try:
             return auto_class.from_pretrained(
                 self.model_dir, trust_remote_code=self.settings.trust_remote_code, local_files_only=True, **options
             )
         except Exception as error:  # transformers raises many kinds
-            raise folders.cannot_load(what, error, self.model_dir, files=files, task=self.task) from error
+            reason = folders.load_failure(error, self.model_dir, files=files, task=self.task)
+            raise LoadError(f"the {what} cannot be loaded from the archive: {reason}") from error
+
+    def read_class_names(self) -> list[str]:
+        """The names of the model's classes; see :func:`class_names`."""
+        config = self.model.config
+        return class_names(config.num_labels, folder=self.model_dir, aux=self.aux, config=config)
 
     def start_engine(self) -> None:
-        """The engine in place of ``self.model.forward``.
+        """Replace ``self.model.forward`` by the engine.
 
         Raises:
-            LoadError: it said no, in one line.
+            LoadError: the engine cannot run the model; the reason in one line.
         """
         if self.takes_engines:
             start_engine(self.engine, self._engine_source(self.model_dir, self.settings.dtype))
 
     def export_engine(self, engine: Engine, folder: Path, dtype: Dtype) -> None:
-        """Have ``engine`` write what it needs in an archive into the empty ``folder``.
+        """Have ``engine`` write the files that it needs in an archive into the empty ``folder``.
 
-        Not on a packed handler: exporters cannot follow what packing does in Python.
+        Not for a packed handler: exporters cannot follow what packing does in Python.
 
         Raises:
-            LoadError: it said no, in one line.
+            LoadError: the engine cannot export the model; the reason in one line.
         """
         export_engine(engine, self._engine_source(folder, dtype))
 
     def engine_batch(self) -> Mapping[str, torch.Tensor]:
-        """A micro-batch of three or so different rows, as :meth:`inference` gives to the model, for the engine to try.
+        """A micro-batch of about three different rows, as :meth:`inference` passes it to the model, to try an engine.
 
-        Overridden by what sets ``takes_engines``.
+        Overridden by handlers that set ``takes_engines``.
         """
         raise NotImplementedError
 

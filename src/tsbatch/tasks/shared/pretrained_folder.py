@@ -1,4 +1,4 @@
-"""What a transformers folder says of its model, and in one line why transformers cannot load it."""
+"""Check a transformers folder, and explain in one line why transformers cannot load it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from tsbatch.errors import LoadError
-from tsbatch.tasks.shared.task_handler import first_line, read_json
+from tsbatch.tasks.shared.task_handler import abbreviate, first_line, read_json
 
 PROCESSOR_FILES: Final = ("preprocessor_config.json", "processor_config.json")
-"""Of an image processor or a feature extractor; one of them is enough."""
+"""Files of an image processor or a feature extractor; one of them is enough."""
 TOKENIZER_FILES: Final = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -21,7 +21,7 @@ TOKENIZER_FILES: Final = (
     "sentencepiece.bpe.model",
     "tokenizer.model",
 )
-"""Of a tokenizer; one of them is the least that it needs."""
+"""Files of a tokenizer, which needs at least one of them."""
 FILES: Final = (
     "config.json",
     "generation_config.json",
@@ -29,16 +29,16 @@ FILES: Final = (
     "special_tokens_map.json",
     *(name for name in (*PROCESSOR_FILES, *TOKENIZER_FILES) if name.endswith(".json")),
 )
-"""What transformers reads as JSON; where one is broken it tells where in the text, and not in which."""
+"""Files that transformers reads as JSON; its message about a broken one does not name the file."""
 HEADS: Final = ("SequenceClassification", "TokenClassification", "QuestionAnswering", "MaskedLM", "MultipleChoice")
-"""Some heads have the same weights as another: each loads as the other, and answers nonsense."""
+"""Some of these heads have weights of the same names: one loads as the other, and gives nonsense."""
 
 
 def read_config(folder: Path) -> Mapping[str, Any]:
-    """The folder's ``config.json``.
+    """Read the folder's ``config.json``.
 
     Raises:
-        LoadError: it is missing or broken, or does not say what the model is or its classes are.
+        LoadError: it is missing or broken, or does not name the model or its classes.
     """
     path = folder / "config.json"
     if not path.is_file():
@@ -47,104 +47,99 @@ def read_config(folder: Path) -> Mapping[str, Any]:
     if not isinstance(config, Mapping) or not config.keys() & {"model_type", "auto_map"}:
         raise LoadError("config.json: it has no model_type; pack a folder saved by save_pretrained")
     try:
-        [int(place) for place in (config.get("id2label") or {}).keys()]  # noqa: SIM118  a list has none
+        [int(index) for index in (config.get("id2label") or {}).keys()]  # noqa: SIM118  a list has none
     except (AttributeError, ValueError):
         raise LoadError('config.json: id2label: expected numbers and names, as {"0": "cat", "1": "dog"}') from None
     return config
 
 
 def missing_names(config: Mapping[str, Any]) -> dict[str, Any]:
-    """``id2label``, by which transformers counts the classes, where config.json has ``label2id`` alone.
+    """Derive ``id2label``, by which transformers counts the classes, if config.json has only ``label2id``.
 
     Raises:
         LoadError: label2id cannot be read.
     """
-    places = config.get("label2id")
-    if config.get("id2label") is not None or not places:
+    indices = config.get("label2id")
+    if config.get("id2label") is not None or not indices:
         return {}
     try:
-        return {"id2label": {int(place): name for name, place in places.items()}}
+        return {"id2label": {int(index): name for name, index in indices.items()}}
     except (AttributeError, TypeError, ValueError):
         raise LoadError('config.json: label2id: expected names and numbers, as {"cat": 0, "dog": 1}') from None
 
 
-def check_whole(model: Any, config: Mapping[str, Any], missing: Sequence[str], task: str) -> None:
-    """Refuse a model with weights that transformers made up, or with another head's.
+def check_complete(model: Any, config: Mapping[str, Any], missing: Sequence[str], task: str) -> None:
+    """Refuse a model with weights that transformers initialised, or with the weights of another head.
 
     Raises:
-        LoadError: the folder was saved for something else.
+        LoadError: the folder was saved for another task.
     """
-    made = type(model).__name__
+    loaded = type(model).__name__
     if missing:
         raise LoadError(
-            f"the folder has no weights for {some(missing)} of {made}; train and save the model for {task}, or choose "
-            "the task that it was saved for"
+            f"the folder has no weights for {abbreviate(missing)} of {loaded}; train and save the model for {task}, or "
+            "choose the task that it was saved for"
         )
     saved, head = saved_as(config), saved_as(config).rpartition("For")[2]
-    if head in HEADS and not made.endswith(head):
+    if head in HEADS and not loaded.endswith(head):
         raise LoadError(
-            f"config.json: architectures: the folder was saved as {saved}, and {task} needs {made}; choose the task "
+            f"config.json: architectures: the folder was saved as {saved}, and {task} needs {loaded}; choose the task "
             "that it was saved for"
         )
 
 
 def saved_as(config: Mapping[str, Any]) -> str:
-    """The class in transformers that the folder was saved from, as far as config.json says it; else nothing."""
+    """The name of the transformers class that the folder was saved from, by config.json; empty if it does not say."""
     names = config.get("architectures")
     return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
 
 
 def check_shapes(mismatched: Iterable[Any], model: Any) -> None:
-    """Refuse weights of other shapes than the config gives the model.
+    """Refuse weights whose shapes differ from those that the config gives the model.
 
     Args:
-        mismatched: of the weights' loading: names (transformers 4), or names with the shapes saved and wanted (5).
-        model: what was loaded.
+        mismatched: what transformers reports: names (transformers 4), or names with the saved and expected shapes (5).
+        model: the loaded model.
 
     Raises:
-        LoadError: there is one.
+        LoadError: there are such weights.
     """
     entries = sorted((entry, None) if isinstance(entry, str) else entry[:2] for entry in mismatched)
     if not entries:
         return
     name, saved = entries[0]
-    wanted = list(model.state_dict()[name].shape)
+    expected = list(model.state_dict()[name].shape)
     classes = getattr(model.config, "num_labels", 0)
-    a_head = bool(wanted) and wanted[0] in (classes, classes + 1)  # detectors have one for nothing, too
+    in_head = bool(expected) and expected[0] in (classes, classes + 1)  # detectors have a class for "no object"
     raise LoadError(
-        f"config.json gives {name} the shape {wanted}, and the archive's weights have "
+        f"config.json gives {name} the shape {expected}, and the archive's weights have "
         f"{'another' if saved is None else list(saved)}; "
-        + ("id2label has to name the classes that it was trained for" if a_head else "they are of another model")
+        + ("id2label has to name the classes that it was trained for" if in_head else "they are of another model")
     )
 
 
-def check_takes(model: Any, inputs: Sequence[str], task: str) -> None:
-    """Refuse a model that has none of the inputs that a task can give.
+def check_inputs(model: Any, inputs: Sequence[str], task: str) -> None:
+    """Refuse a model that has none of the inputs that a task can provide.
 
     Raises:
-        LoadError: it takes something else.
+        LoadError: the model takes something else.
     """
     known = inspect.signature(model.forward).parameters
     anything = any(entry.kind is inspect.Parameter.VAR_POSITIONAL for entry in known.values())
     if inputs and not anything and not known.keys() & set(inputs):
-        made = type(model).__name__
-        raise LoadError(f"{task} gives a model {' or '.join(inputs)}, and {made} takes {next(iter(known))}")
+        kind, first = type(model).__name__, next(iter(known))
+        raise LoadError(f"{task} gives a model {' or '.join(inputs)}, and {kind} takes {first}")
 
 
-def cannot_load(what: str, error: Exception, folder: Path, *, files: Sequence[str], task: str) -> LoadError:
-    """Why transformers could not load something: the folder's fault where it can be seen, else what it said.
+def load_failure(error: Exception, folder: Path, *, files: Sequence[str], task: str) -> str:
+    """Why transformers could not load something: a fault of the folder if one can be seen, else its own message.
 
     Args:
-        what: the thing's name.
         error: what transformers raised.
         folder: the unpacked archive.
-        files: those of which it needs one.
-        task: what it was for.
+        files: files of which at least one is needed.
+        task: the name of the task.
     """
-    return LoadError(f"the {what} cannot be loaded from the archive: {_why(error, folder, files, task)}")
-
-
-def _why(error: Exception, folder: Path, files: Sequence[str], task: str) -> str:
     if files and not any((folder / name).is_file() for name in files):
         return f"it has none of {', '.join(files)}; pack the whole folder that save_pretrained wrote"
     try:
@@ -159,8 +154,3 @@ def _why(error: Exception, folder: Path, files: Sequence[str], task: str) -> str
     lacks = "tokenizer_config.json" in files and not (folder / "tokenizer_config.json").is_file()
     more = "; it has no tokenizer_config.json" if lacks else ""
     return first_line(error).replace(str(folder), "the archive") + more
-
-
-def some(names: Sequence[str], most: int = 3) -> str:
-    """The first names, and how many more there are."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

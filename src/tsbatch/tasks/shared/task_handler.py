@@ -1,54 +1,77 @@
-"""What every ready-made task tells about itself, and the small readers that tasks share."""
+"""The base class of the ready-made tasks, and the small helpers that tasks share."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel
 
-from tsbatch.errors import LoadError
+from tsbatch.errors import LoadError, PayloadTooLarge
 from tsbatch.handler import BatchHandler
+from tsbatch.protocol.request import Item, Request
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 class TaskHandler(BatchHandler):
-    """Base of the ready-made tasks: a name, and schemas for what goes in and comes out of one item."""
+    """Base of the ready-made tasks: a name, and schemas for the input and the output of one item."""
 
     task: ClassVar[str] = "this task"
-    """As in ``tsbatch package --task``; of a handler of one's own what messages call it."""
+    """The name for ``tsbatch package --task``; messages use it for custom handlers too."""
     input_schema: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     """JSON Schema of one item."""
     output_schema: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     """JSON Schema of one item's result."""
+    explanation_schema: ClassVar[Mapping[str, Any] | None] = None
+    """JSON Schema of one item's explanation; None for a task that has none."""
+    names: Sequence[str] = ()
+    """The names of the model's classes, in the order of its outputs."""
 
     def labels(self) -> list[str] | None:
-        """The names of the model's classes, in the order of its outputs; None when it has none."""
-        return None
+        """The names of the model's classes, in the order of its outputs; None if it has none."""
+        return list(self.names) or None
+
+    def decode_request(self, request: Request) -> list[Item]:
+        """Decode the items of one request, and check each with :meth:`check_item`."""
+        items = super().decode_request(request)
+        for item in items:
+            self.check_item(item)
+        return items
+
+    def check_item(self, item: Item) -> None:
+        """Check or complete the parameters of one decoded item.
+
+        Raises:
+            RequestError: this model cannot do what the parameters ask for.
+        """
 
     def describe_handle(self) -> dict[str, Any]:
-        """What the task takes and gives, and how this model is set."""
-        told = {
+        """Describe the task's input, output and parameters, and this model's settings."""
+        description = {
             **super().describe_handle(),
             "task": self.task,
             "input": dict(self.input_schema),
             "output": dict(self.output_schema),
         }
         if self.parameters_class is not None:
-            told["parameters"] = self.parameters_class.model_json_schema().get("properties", {})
+            description["parameters"] = self.parameters_class.model_json_schema().get("properties", {})
         labels = self.labels()
-        return told if labels is None else {**told, "labels": labels}
+        if labels is not None:
+            description["labels"] = labels
+        if self.explanation_schema is not None:
+            description["explanation"] = dict(self.explanation_schema)
+        return description
 
 
 def read_json(path: Path) -> Mapping[str, Any] | list[Any] | None:
-    """A JSON file of the model folder, or None when it is not there.
+    """Read a JSON file of the model folder; None if there is no such file.
 
     Raises:
-        LoadError: it is there and broken.
+        LoadError: the file is broken.
     """
     if not path.is_file():
         return None
@@ -60,12 +83,38 @@ def read_json(path: Path) -> Mapping[str, Any] | list[Any] | None:
 
 
 def first_line(error: BaseException) -> str:
-    """What a library said, in one line."""
+    """An error's type and message in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = next((place for place, line in enumerate(lines) if not line.endswith(":")), len(lines))
-    return f"{type(error).__name__}: {' '.join(lines[: told + 1]) or 'no reason given'}"
+    last = next((index for index, line in enumerate(lines) if not line.endswith(":")), len(lines))
+    return f"{type(error).__name__}: {' '.join(lines[: last + 1]) or 'no reason given'}"
 
 
-def filled(asked: ModelT, options: BaseModel) -> ModelT:
-    """A request's parameters with what they leave out (None) as the options of the same name have it."""
-    return asked.model_copy(update={name: value for name, value in options if getattr(asked, name) is None})
+def abbreviate(names: Sequence[str], limit: int = 3) -> str:
+    """The first names, and how many more there are."""
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
+
+
+def check_count(where: str, what: str, count: int, limit: int, setting: str) -> None:
+    """Refuse a request with too many entries in a list.
+
+    Args:
+        where: the name of the list.
+        what: the plural noun for its entries.
+        count: the number of entries.
+        limit: the largest number allowed.
+        setting: the key of model-config.yaml that sets the limit.
+
+    Raises:
+        PayloadTooLarge: ``count`` is over ``limit``.
+    """
+    if count > limit:
+        raise PayloadTooLarge(
+            f"{where} has {count} {what}, over the limit of {limit}",
+            expected=f"fewer {what}, or a larger {setting} in model-config.yaml",
+        )
+
+
+def with_defaults(parameters: ModelT, options: BaseModel) -> ModelT:
+    """A request's parameters, with each one that is None taken from the option of the same name."""
+    missing = {name: value for name, value in options if getattr(parameters, name) is None}
+    return parameters.model_copy(update=missing)

@@ -1,1 +1,1 @@
-"""What the task on numbers is made of."""
+"""Code of the task tensor."""

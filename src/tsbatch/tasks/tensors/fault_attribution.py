@@ -1,8 +1,9 @@
-"""Whose fault it is when a model raises: what it has answered before tells.
+"""Decide whether the item or the model is at fault when a model raises, by what the model has answered before.
 
-A model may declare nothing, and then the first to see that an input has a wrong shape is the model. It raises for its
-own faults too. So an item is blamed when it differs in shape or type from all that the model has answered, and it has
-answered something, be it the warm-up's example or another item of the batch; the model is blamed otherwise.
+A model may not declare its inputs, and then it is the first to notice that an input has a wrong shape. But it also
+raises for its own faults. So the item is at fault if it differs in shape or type from everything that the model has
+answered, and the model has answered something: the warm-up's example or another item of the batch. Otherwise the model
+is.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ import numpy as np
 
 from tsbatch.errors import Unprocessable
 from tsbatch.tasks.shared.task_handler import first_line
-from tsbatch.tasks.tensors.inputs import Array, shown
+from tsbatch.tasks.tensors.inputs import Array, render_shape
 
 Kind = tuple[tuple[str, tuple[int, ...], np.dtype[Any]], ...]
 """Name, shape and type of each array of an item."""
 
-KEPT: Final = 256
-"""Kinds that are remembered: where sizes are open there is no end to them."""
-SHOWN: Final = 3
-"""Kinds that a message names."""
+MAX_KINDS: Final = 256
+"""Kinds that are remembered; with open sizes there is no end to them."""
+MAX_LISTED: Final = 3
+"""Kinds that a message lists."""
 
 
 def kind_of(names: Sequence[str], arrays: Sequence[Array]) -> Kind:
@@ -30,40 +31,40 @@ def kind_of(names: Sequence[str], arrays: Sequence[Array]) -> Kind:
     return tuple((name, array.shape, array.dtype) for name, array in zip(names, arrays, strict=True))
 
 
-class Answered:
+class AnsweredKinds:
     """The kinds of items that a model has answered since it was loaded."""
 
     def __init__(self) -> None:
         self._kinds: dict[Kind, None] = {}
 
     def update(self, kinds: Iterable[Kind]) -> None:
-        """Remember what was answered."""
+        """Remember kinds that the model has answered."""
         for kind in kinds:
-            if len(self._kinds) < KEPT:
+            if len(self._kinds) < MAX_KINDS:
                 self._kinds[kind] = None
 
     def blame(self, kind: Kind, error: Exception) -> Unprocessable | None:
-        """What to tell the sender of an item for which, alone, the model raised; None where it is not the item's fault.
+        """The error for the client whose single item made the model raise; None if the model is at fault.
 
         Args:
-            kind: the item's.
+            kind: the kind of the item.
             error: what the model raised.
         """
         if not self._kinds or kind in self._kinds:
             return None
-        known = list(self._kinds)[:SHOWN]
+        known = list(self._kinds)[:MAX_LISTED]
         return Unprocessable(
-            f"the model raised for an item of {_named(kind)}: {_said(error)[:300]}",
-            expected=f"what it has answered already: {' or '.join(map(_named, known))}",
+            f"the model raised for an item of {_render(kind)}: {_message(error)[:300]}",
+            expected=f"what it has answered before: {' or '.join(map(_render, known))}",
         )
 
 
-def _said(error: Exception) -> str:
+def _message(error: Exception) -> str:
     lines = str(error).strip().splitlines()
-    # TorchScript tells first where in its own code, and at last what.
+    # TorchScript first reports where in its code the error occurred, and last what it was.
     return lines[-1].strip() if lines and "TorchScript" in lines[0] else first_line(error)
 
 
-def _named(kind: Kind) -> str:
+def _render(kind: Kind) -> str:
     several = len(kind) > 1
-    return ", ".join(f"{name + ' ' if several else ''}{shown(shape)} {dtype}" for name, shape, dtype in kind)
+    return ", ".join(f"{name + ' ' if several else ''}{render_shape(shape)} {dtype}" for name, shape, dtype in kind)

@@ -1,7 +1,7 @@
-"""What the inputs of a numeric model are called, of which shape and type, and values made into them.
+"""Names, shapes and types of a numeric model's inputs, and the conversion of values to them.
 
-Declared in the section ``handler:`` of model-config.yaml, or read off an ONNX graph or an exported program. ``null`` in
-a shape is a size that differs from item to item; the dimension of the batch is never written::
+They are declared in the section ``handler:`` of model-config.yaml, or read from an ONNX graph or an exported program.
+``null`` in a shape is a size that differs from item to item; the dimension of the batch is left out::
 
     handler:
       inputs:
@@ -28,17 +28,17 @@ Dtype = Literal["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "
 _TYPED: Final = (np.ndarray, np.generic)
 _FLOAT32: Final = np.dtype(np.float32)
 Size = Annotated[int, Field(ge=0)]
-SHOWN: Final = 4
-"""Sizes of a wrong shape that a message repeats."""
+MAX_SIZES: Final = 8
+"""Sizes of a shape that a message lists."""
 
 
 class TensorInput(Section):
     """One input of a model.
 
     Attributes:
-        name: as in an object of named tensors; the inputs' order is that of the model's arguments.
-        shape: sizes of one item, null for one that differs; left out: any.
-        dtype: what values are cast to where nothing is lost; left out: numbers without a type become float32.
+        name: the key in an object of named tensors; the inputs' order is that of the model's arguments.
+        shape: sizes of one item, null for one that differs; by default any shape.
+        dtype: the type to cast values to, if nothing is lost; by default numbers without a type become float32.
     """
 
     name: str = "input"
@@ -46,28 +46,28 @@ class TensorInput(Section):
     dtype: Dtype | None = None
 
     def read(self, value: Any, where: str) -> Array:
-        """``value`` as an array of this input's shape, in the type it came in.
+        """Convert a value to an array of this input's shape, in its own type.
 
         Args:
             value: nested lists of numbers, or an array.
-            where: what it is, for messages.
+            where: names the value in messages.
 
         Raises:
-            Unprocessable: not numbers, uneven, or of another shape.
+            Unprocessable: it is not numbers, nested unevenly, or of another shape.
         """
         array = np.asarray(value) if is_typed(value) else _numbers(value, where)
         if self.shape is not None and not _fits(array.shape, self.shape):
-            message = f"{where} has the shape {shown(array.shape)}"
-            raise Unprocessable(message, expected=f"{shown(self.shape)} for one item; null is any size")
+            message = f"{where} has the shape {render_shape(array.shape)}"
+            raise Unprocessable(message, expected=f"{render_shape(self.shape)} for one item; null is any size")
         return array
 
     def cast(self, rows: Array, where: str, *, typed: bool) -> Array:
-        """What :meth:`read` gave for some items, stacked, in this input's type.
+        """Cast stacked results of :meth:`read` to this input's type.
 
         Args:
             rows: shape (items, ...).
-            where: what the first of them is, for messages.
-            typed: they came in a type, which they keep where none is declared.
+            where: names the first of them in messages.
+            typed: whether they have a type of their own, which they keep if none is declared.
 
         Raises:
             Unprocessable: a number of one of them does not fit.
@@ -77,7 +77,7 @@ class TensorInput(Section):
         return rows if typed or rows.dtype.kind == "b" else _cast(rows, _FLOAT32, where)
 
     def example(self) -> list[Any] | None:
-        """Zeros of this input's shape, as JSON; None where any size is open."""
+        """Zeros of this input's shape, as JSON; None if a size is open."""
         if self.shape is None or None in self.shape or math.prod(map(int, filter(None, self.shape))) > 1_000_000:
             return None
         zeros: list[Any] = np.zeros([size or 0 for size in self.shape], self.dtype or "float32").tolist()
@@ -85,35 +85,35 @@ class TensorInput(Section):
 
 
 def is_typed(value: Any) -> bool:
-    """Whether a value comes in a type of its own, as files and Open Inference tensors do, and JSON does not."""
+    """Whether a value has a numeric type of its own: in files and Open Inference tensors it has, in JSON not."""
     return isinstance(value, _TYPED)
 
 
-def stacked(arrays: Sequence[Array]) -> Array:
-    """Arrays of one shape and type as one with a row for each, several times faster than ``np.stack``."""
+def stack(arrays: Sequence[Array]) -> Array:
+    """Stack arrays of one shape and type, several times faster than ``np.stack``."""
     first = arrays[0]
     return np.concatenate(arrays).reshape(len(arrays), *first.shape) if first.ndim else np.array(arrays)
 
 
-def rows_of(
+def split_rows(
     arrays: Mapping[str, Array], inputs: Sequence[TensorInput], max_items: int
 ) -> tuple[list[dict[str, Array]], bool]:
-    """Arrays of a file as items.
+    """Split the arrays of a file into items.
 
-    An array of exactly as many dimensions as its input declares is one item, anything else has one item a row.
+    Arrays with exactly as many dimensions as their inputs declare are one item; otherwise each row is one.
 
     Args:
-        arrays: by name.
-        inputs: the declared ones.
-        max_items: more items than this are refused, before any is made.
+        arrays: the arrays by name.
+        inputs: the declared inputs.
+        max_items: the limit for the number of items.
 
     Returns:
         The items, each with its arrays by name, and whether the file is one bare item.
 
     Raises:
-        BadRequest: no row.
-        PayloadTooLarge: too many rows.
-        Unprocessable: arrays of different numbers of rows, or a number where rows should be.
+        BadRequest: there is no row.
+        PayloadTooLarge: there are too many rows.
+        Unprocessable: the arrays have different numbers of rows, or none.
     """
     ndims = {entry.name: len(entry.shape) for entry in inputs if entry.shape is not None}
     if all(ndims.get(name) == array.ndim for name, array in arrays.items()):
@@ -125,7 +125,7 @@ def rows_of(
     if not count:
         raise BadRequest("the file has no item: its first dimension is 0", expected="at least one row")
     if count > max_items:
-        message = f"the file has {count:,} items, and at most {max_items} are taken"
+        message = f"the file has {count:,} items, over the limit of {max_items}"
         raise PayloadTooLarge(message, expected=f"{max_items} rows or fewer; send the rest in another request")
     return [dict(zip(arrays, row, strict=True)) for row in zip(*arrays.values(), strict=True)], False
 
@@ -136,7 +136,7 @@ def _numbers(value: Any, where: str) -> Array:
     except (ValueError, OverflowError):
         raise Unprocessable(f"{where} is nested unevenly", expected="lists of numbers of one length") from None
     if array.dtype.kind not in "biuf":
-        raise Unprocessable(f"{where} is not numbers alone", expected="a number, or nested lists of numbers")
+        raise Unprocessable(f"{where} has values that are not numbers", expected="a number, or nested lists of numbers")
     return array
 
 
@@ -160,8 +160,8 @@ def _cast(array: Array, dtype: np.dtype[Any], where: str) -> Array:
     return cast
 
 
-def declared_by(model: Any) -> list[TensorInput]:
-    """The inputs that an ONNX graph or an exported program declares itself; none for any other model."""
+def declared_inputs(model: Any) -> list[TensorInput]:
+    """The inputs that an ONNX graph or an exported program declares; empty for any other model."""
     if isinstance(model, OnnxGraph):
         signature = model.signature
     elif isinstance(model, torch.fx.GraphModule):
@@ -183,10 +183,10 @@ def _known_dtype(dtype: torch.dtype) -> str | None:
 
 
 def _size(size: Any) -> int | None:
-    return size if isinstance(size, int) else None  # an open one is a name or a symbol
+    return size if isinstance(size, int) else None  # an open size is a name or a symbol
 
 
-def shown(shape: Sequence[int | None]) -> str:
-    """A shape for a message, a long one cut off."""
-    more = ", …" if len(shape) > 2 * SHOWN else ""
-    return "[" + ", ".join("null" if size is None else str(size) for size in shape[: 2 * SHOWN]) + more + "]"
+def render_shape(shape: Sequence[int | None]) -> str:
+    """A shape for a message; a long one is cut off."""
+    more = ", …" if len(shape) > MAX_SIZES else ""
+    return "[" + ", ".join("null" if size is None else str(size) for size in shape[:MAX_SIZES]) + more + "]"

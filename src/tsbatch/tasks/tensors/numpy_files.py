@@ -1,7 +1,7 @@
-"""``.npy`` and ``.npz`` bodies to arrays and back, without pickle and without trusting a header.
+"""Read and write ``.npy`` and ``.npz`` bodies, without pickle and without trusting a header.
 
-The header of a ``.npy`` says how many numbers follow; they are counted before any room is made for them, and what an
-``.npz`` unpacks to is bounded while it is unpacked. (NumPy's own reader makes room for what the header says.)
+The header of an ``.npy`` says how many numbers follow; they are counted before memory is allocated, and an ``.npz`` is
+unpacked up to a limit. (NumPy's own reader allocates what the header says.)
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 
 NPY: Final = np.lib.format.MAGIC_PREFIX
 NPZ: Final = b"PK\x03\x04"
-MEMBERS: Final = 64
+MAX_ARRAYS: Final = 64
 """Arrays in one ``.npz``."""
 
 _KINDS: Final = "biuf"
@@ -34,15 +34,15 @@ def is_numpy(raw: Any) -> bool:
 
 
 def read_arrays(raw: bytes, *, max_bytes: int) -> Array | dict[str, Array]:
-    """The array of an ``.npy``, or the arrays of an ``.npz`` by name.
+    """Read the array of an ``.npy``, or the arrays of an ``.npz`` by name.
 
     Args:
         raw: the file.
-        max_bytes: what an ``.npz`` may unpack to.
+        max_bytes: the limit for an unpacked ``.npz``.
 
     Raises:
-        BadRequest: broken or cut off.
-        Unprocessable: not plain numbers.
+        BadRequest: the file is broken or cut off.
+        Unprocessable: it has other values than numbers.
         PayloadTooLarge: it unpacks to more.
     """
     if not raw.startswith(NPZ):
@@ -50,8 +50,8 @@ def read_arrays(raw: bytes, *, max_bytes: int) -> Array | dict[str, Array]:
     try:
         with zipfile.ZipFile(io.BytesIO(raw)) as archive:
             members = archive.infolist()
-            if len(members) > MEMBERS:
-                raise PayloadTooLarge(f"the .npz has {len(members):,} arrays", expected=f"at most {MEMBERS}")
+            if len(members) > MAX_ARRAYS:
+                raise PayloadTooLarge(f"the .npz has {len(members):,} arrays", expected=f"at most {MAX_ARRAYS}")
             arrays, left = {}, max_bytes
             for member in members:
                 name, unpacked = member.filename, _unpack(archive, member, left + 1)
@@ -67,31 +67,31 @@ def read_arrays(raw: bytes, *, max_bytes: int) -> Array | dict[str, Array]:
     return arrays
 
 
-def _unpack(archive: zipfile.ZipFile, member: zipfile.ZipInfo, most: int) -> bytes:
-    """The first bytes of a member. Not of bzip2 and LZMA: Python unpacks as much of those at once as they say."""
+def _unpack(archive: zipfile.ZipFile, member: zipfile.ZipInfo, limit: int) -> bytes:
+    """The first bytes of a member. Not of bzip2 and LZMA, of which Python unpacks whole blocks at once."""
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise ValueError("neither stored nor deflated")
     with archive.open(member) as file:
-        return file.read(most)
+        return file.read(limit)
 
 
 def read_npy(raw: bytes, where: str) -> Array:
-    """The array of an ``.npy`` file, in this machine's byte order.
+    """Read the array of an ``.npy`` file, in this machine's byte order.
 
     Args:
         raw: the file.
-        where: what it is, for messages.
+        where: names the file in messages.
 
     Raises:
-        BadRequest: broken or cut off.
-        Unprocessable: not plain numbers.
+        BadRequest: the file is broken or cut off.
+        Unprocessable: it has other values than numbers.
     """
     file = io.BytesIO(raw)
     try:
         version = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, column_first, dtype = read(file)
-    except Exception:  # whatever Python's parser says of what is no header
+    except Exception:  # Python's parser may raise anything for a broken header
         raise BadRequest(f"{where} has no header that NumPy can read", expected=_EXPECTED) from None
     if dtype.kind not in _KINDS or dtype.itemsize > 8:
         raise Unprocessable(f"{where} holds {str(dtype)[:40]}", expected="numbers or truth values")
@@ -102,19 +102,19 @@ def read_npy(raw: bytes, where: str) -> Array:
     try:
         array = np.frombuffer(raw, dtype, count, start).reshape(shape, order="F" if column_first else "C")
     except ValueError:  # a shape like (0, 2**62, 2**62)
-        raise BadRequest(f"{where} has a shape that cannot be", expected=_EXPECTED) from None
+        raise BadRequest(f"{where} has an impossible shape", expected=_EXPECTED) from None
     return array.astype(dtype.newbyteorder("="))
 
 
 def write_npy(array: Array) -> bytes:
-    """An array as ``.npy`` file."""
+    """Encode an array as an ``.npy`` file."""
     file = io.BytesIO()
     np.lib.format.write_array(file, np.asarray(array, order="C"), allow_pickle=False)
     return file.getvalue()
 
 
 def write_npz(arrays: Mapping[str, Array]) -> bytes:
-    """Arrays as ``.npz`` file."""
+    """Encode arrays as an ``.npz`` file."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():

@@ -1,1 +1,1 @@
-"""What the tasks on texts share."""
+"""Code that the text tasks share."""

@@ -1,11 +1,11 @@
-"""From labelled tokens to entities, as transformers' TokenClassificationPipeline makes them.
+"""Combine labelled tokens into entities, as transformers' TokenClassificationPipeline does.
 
 ::
 
     tokens ─ pieces ─ label and score ─ groups
              each token by itself (none, simple), or the tokens of a word together (first, average, max)
 
-The scores of a whole batch are computed at once, whatever strategy each window has
+The scores of a whole batch are computed at once, whatever the strategy of each window
 (transformers/pipelines/token_classification.py).
 """
 
@@ -20,26 +20,26 @@ Array = np.ndarray[Any, Any]
 Strategy = Literal["none", "simple", "first", "average", "max"]
 Entity = dict[str, Any]
 ToText = Callable[[list[str]], str]
-"""A tokenizer's way from tokens to text."""
+"""A tokenizer's method that turns tokens into text."""
 
 _BY_WORD = frozenset({"first", "average", "max"})
 
 
 class Token(NamedTuple):
-    """A token of a window that is no special one.
+    """A token of a window that is not a special one.
 
     Attributes:
-        word: the token as the tokenizer writes it; of one it does not know, the text.
+        word: the token as the tokenizer writes it; the text for an unknown token.
         start: its first character in the text.
         end: the character after its last.
-        place: its place in the window, special tokens counted.
-        inside: it goes on with the word of the token before.
+        position: its index in the window, special tokens included.
+        inside: it continues the word of the previous token.
     """
 
     word: str
     start: int
     end: int
-    place: int
+    position: int
     inside: bool
 
 
@@ -49,31 +49,31 @@ class _Piece(NamedTuple):
     word: str
     start: int
     end: int
-    place: int
+    position: int
 
 
 def read_tokens(text: str, encoding: Any, *, unknown: int | None, marked: bool) -> list[Token]:
-    """The tokens of a window that are no special ones.
+    """The tokens of a window without the special ones.
 
     Args:
         text: the whole text.
-        encoding: the tokenizer's record of the window (``tokenizers.Encoding``).
-        unknown: the id of what the tokenizer does not know.
-        marked: the tokenizer marks tokens inside a word, as WordPiece does with ``##``. Otherwise a token is taken to
-            be inside one when there is no blank at its start or right before.
+        encoding: the tokenizer's result for the window (``tokenizers.Encoding``).
+        unknown: the id of the tokenizer's unknown token.
+        marked: the tokenizer marks tokens inside a word, as WordPiece does with ``##``. Otherwise a token counts as
+            inside a word if there is no space at its start or directly before it.
     """
     columns = zip(encoding.ids, encoding.tokens, encoding.offsets, encoding.special_tokens_mask, strict=True)
     tokens = []
-    for place, (identity, word, (start, end), special) in enumerate(columns):
+    for index, (identity, word, (start, end), special) in enumerate(columns):
         if special:
             continue
         if identity == unknown:
-            tokens.append(Token(text[start:end], start, end, place, inside=False))
+            tokens.append(Token(text[start:end], start, end, index, inside=False))
         elif marked:
-            tokens.append(Token(word, start, end, place, inside=len(word) != end - start))
+            tokens.append(Token(word, start, end, index, inside=len(word) != end - start))
         else:
             inside = start > 0 and " " not in text[start - 1 : start + 1]
-            tokens.append(Token(word, start, end, place, inside))
+            tokens.append(Token(word, start, end, index, inside))
     return tokens
 
 
@@ -84,38 +84,35 @@ def find_entities(
     names: Sequence[str],
     to_text: ToText,
 ) -> list[list[Entity]]:
-    """The entities of each window, those of uninteresting labels too.
+    """Find the entities of each window, with those of labels that a request ignores.
 
     Args:
         windows: the tokens of each window.
-        scores: probabilities of all these tokens, one row each, in order: shape (tokens, classes).
-        strategies: one a window.
-        names: the classes.
-        to_text: the tokenizer's way from tokens to text.
+        scores: probabilities of all these tokens in order, shape (tokens, classes).
+        strategies: the strategy of each window.
+        names: the names of the classes.
+        to_text: turns tokens into text.
 
     Returns:
-        With ``none`` an entry a token: ``entity``, ``score``, ``index``, ``word``, ``start``, ``end``. Otherwise
-        neighbours of one class together: ``entity_group``, ``score``, ``word``, ``start``, ``end``.
+        With ``none`` an entry for each token: ``entity``, ``score``, ``index``, ``word``, ``start``, ``end``.
+        Otherwise one for neighbours of one class together: ``entity_group``, ``score``, ``word``, ``start``, ``end``.
     """
     split = [
-        _words(tokens) if way in _BY_WORD else _single(tokens) for tokens, way in zip(windows, strategies, strict=True)
+        _words(tokens) if strategy in _BY_WORD else [[token] for token in tokens]
+        for tokens, strategy in zip(windows, strategies, strict=True)
     ]
     sizes = np.asarray([len(word) for words in split for word in words], dtype=np.int64)
-    ways = [way for words, way in zip(split, strategies, strict=True) for _ in words]
-    labels, best = _label(scores, sizes, np.asarray(ways, dtype=str))
+    by_piece = [strategy for words, strategy in zip(split, strategies, strict=True) for _ in words]
+    labels, best = _label(scores, sizes, np.asarray(by_piece, dtype=str))
     labelled = iter(zip(labels.tolist(), best, strict=True))
     entities = []
-    for words, way in zip(split, strategies, strict=True):
+    for words, strategy in zip(split, strategies, strict=True):
         pieces = [
-            _Piece(names[label], score, _spelled(word, way, to_text), word[0].start, word[-1].end, word[0].place)
+            _Piece(names[label], score, _spell(word, strategy, to_text), word[0].start, word[-1].end, word[0].position)
             for word, (label, score) in zip(words, labelled, strict=False)  # the windows share one iterator
         ]
-        entities.append(_each(pieces) if way == "none" else _groups(pieces, to_text))
+        entities.append(_by_token(pieces) if strategy == "none" else _by_group(pieces, to_text))
     return entities
-
-
-def _single(tokens: Sequence[Token]) -> list[list[Token]]:
-    return [[token] for token in tokens]
 
 
 def _words(tokens: Sequence[Token]) -> list[list[Token]]:
@@ -128,21 +125,21 @@ def _words(tokens: Sequence[Token]) -> list[list[Token]]:
     return words
 
 
-def _spelled(word: Sequence[Token], way: Strategy, to_text: ToText) -> str:
-    return to_text([token.word for token in word]) if way in _BY_WORD else word[0].word
+def _spell(word: Sequence[Token], strategy: Strategy, to_text: ToText) -> str:
+    return to_text([token.word for token in word]) if strategy in _BY_WORD else word[0].word
 
 
-def _label(scores: Array, sizes: Array, ways: Array) -> tuple[Array, Array]:
-    """Class and score of each piece; ``sizes`` are the numbers of their tokens, ``ways`` their strategies."""
+def _label(scores: Array, sizes: Array, strategies: Array) -> tuple[Array, Array]:
+    """Class and score of each piece; ``sizes`` are their numbers of tokens."""
     if not len(sizes):
         return np.empty(0, np.int64), np.empty(0, scores.dtype)
     heads = np.cumsum(sizes) - sizes
     chosen = scores[heads]
-    averaged, highest = ways == "average", ways == "max"
+    averaged, highest = strategies == "average", strategies == "max"
     if averaged.any():
         chosen[averaged] = (np.add.reduceat(scores, heads) / sizes[:, None])[averaged]
     if highest.any():
-        peaks = np.nan_to_num(scores.max(axis=1))  # a model that answers NaN must not lose its words
+        peaks = np.nan_to_num(scores.max(axis=1))  # a model that gives NaN must not lose its words
         at_peak = np.flatnonzero(peaks == np.repeat(np.maximum.reduceat(peaks, heads), sizes))
         piece = np.repeat(np.arange(len(sizes)), sizes)[at_peak]
         first = at_peak[np.unique(piece, return_index=True)[1]]
@@ -151,17 +148,17 @@ def _label(scores: Array, sizes: Array, ways: Array) -> tuple[Array, Array]:
     return labels, np.take_along_axis(chosen, labels[:, None], axis=1)[:, 0]
 
 
-def _each(pieces: Sequence[_Piece]) -> list[Entity]:
+def _by_token(pieces: Sequence[_Piece]) -> list[Entity]:
     keys = ("entity", "score", "word", "start", "end", "index")
     return [dict(zip(keys, piece, strict=True)) for piece in pieces]
 
 
-def _groups(pieces: Sequence[_Piece], to_text: ToText) -> list[Entity]:
-    """Neighbours of one class together, but what begins an entity (``B-``) starts a group."""
+def _by_group(pieces: Sequence[_Piece], to_text: ToText) -> list[Entity]:
+    """Group neighbours of one class; a piece that begins an entity (``B-``) starts a new group."""
     groups: list[list[_Piece]] = []
     last = ""
     for piece in pieces:
-        begins, name = _class(piece.entity)
+        begins, name = _split_label(piece.entity)
         if groups and name == last and not begins:
             groups[-1].append(piece)
         else:
@@ -179,21 +176,21 @@ def _groups(pieces: Sequence[_Piece], to_text: ToText) -> list[Entity]:
     ]
 
 
-def _class(label: str) -> tuple[bool, str]:
-    """Whether a label of the kind ``B-PER``, ``I-PER`` or ``PER`` begins an entity, and the entity's class."""
+def _split_label(label: str) -> tuple[bool, str]:
+    """Whether a label such as ``B-PER``, ``I-PER`` or ``PER`` begins an entity, and the entity's class."""
     return label.startswith("B-"), label[2:] if label.startswith(("B-", "I-")) else label
 
 
 def merge_windows(entities: Sequence[Entity]) -> list[Entity]:
-    """The entities of a text's windows as one list: of those that overlap the longest, then the surest."""
+    """Merge the entities of a text's windows; of overlapping ones the longest stays, of equal length the best."""
     kept: list[Entity] = []
     for entity in sorted(entities, key=lambda entity: entity["start"]):
         if not kept or not kept[-1]["start"] <= entity["start"] < kept[-1]["end"]:
             kept.append(entity)
-        elif _weight(entity) > _weight(kept[-1]):
+        elif _priority(entity) > _priority(kept[-1]):
             kept[-1] = entity
     return kept
 
 
-def _weight(entity: Entity) -> tuple[int, float]:
+def _priority(entity: Entity) -> tuple[int, float]:
     return entity["end"] - entity["start"], entity["score"]

@@ -1,7 +1,7 @@
-"""From token states to one vector a text, the way sentence-transformers describes it in its model folders.
+"""Pool token states to one vector a text, as sentence-transformers describes it in its model folders.
 
-``modules.json`` lists what follows the transformer: pooling, dense layers, normalisation. Whoever trained the model
-chose them; leaving one out gives plausible, wrong vectors, so an unknown one is refused.
+``modules.json`` lists the modules after the transformer: pooling, dense layers, normalisation. The model was trained
+with them; without one of them its vectors look plausible and are wrong, so an unknown module is refused.
 """
 
 from __future__ import annotations
@@ -17,24 +17,28 @@ from tsbatch.errors import LoadError
 from tsbatch.tasks.shared.task_handler import read_json
 
 Pooling = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""States (n, tokens, width) and attention mask (n, tokens) to vectors (n, width)."""
+"""Maps states (n, tokens, width) and attention mask (n, tokens) to vectors (n, width)."""
 
 
-def _mean(states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    weights = mask.unsqueeze(-1).to(states.dtype)
-    return (states * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
+def _weighted_sum(states: torch.Tensor, weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The weighted sum of the states, and the sum of the weights (n, tokens)."""
+    weights = weights.unsqueeze(-1).to(states.dtype)
+    return (states * weights).sum(1), weights.sum(1).clamp(min=1e-9)
+
+
+def _mean(states: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    total, weight = _weighted_sum(states, weights)
+    return total / weight
 
 
 def _mean_sqrt(states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    weights = mask.unsqueeze(-1).to(states.dtype)
-    return (states * weights).sum(1) / weights.sum(1).clamp(min=1e-9).sqrt()
+    total, weight = _weighted_sum(states, mask)
+    return total / weight.sqrt()
 
 
 def _weighted_mean(states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     # SGPT (Muennighoff, 2022): later tokens weigh more, since a causal model has seen more by then.
-    places = torch.arange(1, states.shape[1] + 1, device=states.device)
-    weights = (mask * places).unsqueeze(-1).to(states.dtype)
-    return (states * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
+    return _mean(states, mask * torch.arange(1, states.shape[1] + 1, device=states.device))
 
 
 def _max(states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -58,7 +62,7 @@ POOLINGS: Final[Mapping[str, Pooling]] = {
     "mean_sqrt_len": _mean_sqrt,
     "weighted_mean": _weighted_mean,
 }
-# The names of 1_Pooling/config.json: one switch a mode until sentence-transformers 5.2, one string since.
+# The names in 1_Pooling/config.json: a switch for each mode until sentence-transformers 5.2, one string since.
 _SWITCHES: Final = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -72,16 +76,16 @@ _STRINGS: Final = {"weightedmean": "weighted_mean", "mean_sqrt_len_tokens": "mea
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What turns token states into the vector of a text.
+    """Turns token states into the vector of a text.
 
     Attributes:
         poolings: names of :data:`POOLINGS`; several are concatenated, in this order.
         dense: layers after the pooling.
-        normalize: divide by the length at the end.
-        max_length: tokens the model was trained for, or None.
+        normalize: scale the vector to length 1 at the end.
+        max_length: the number of tokens that the model was trained for, or None.
         prompts: prefixes by name.
-        default_prompt: the name of the one to use when a request asks for none.
-        lower: the model was trained on lower case, and its tokenizer alone does not see to it.
+        default_prompt: the name of the prompt for a request that asks for none.
+        lower: the model was trained on lower case, and its tokenizer does not convert the text by itself.
     """
 
     poolings: tuple[str, ...] = ("mean",)
@@ -93,7 +97,7 @@ class Head:
     lower: bool = False
 
     def __call__(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """States (n, tokens, width) and mask (n, tokens) to vectors (n, dimensions), not yet normalised."""
+        """Vectors (n, dimensions), not yet normalised, of states (n, tokens, width) and mask (n, tokens)."""
         vectors = torch.cat([POOLINGS[name](states, mask) for name in self.poolings], dim=-1)
         for layer in self.dense:
             vectors = layer(vectors)
@@ -101,15 +105,15 @@ class Head:
 
 
 def read_head(model_dir: Path, device: torch.device) -> Head:
-    """The head that the folder's sentence-transformers files describe; mean and normalised without them.
+    """Read the head from the folder's sentence-transformers files; without them it is the mean, normalised.
 
     Raises:
-        LoadError: a broken file, or a module that tsbatch does not know.
+        LoadError: a file is broken, or a module unknown to tsbatch.
     """
     modules = read_json(model_dir / "modules.json")
     sentence = _mapping(read_json(model_dir / "sentence_bert_config.json"))
     prompting = _mapping(read_json(model_dir / "config_sentence_transformers.json"))
-    about: dict[str, Any] = {
+    options: dict[str, Any] = {
         "max_length": sentence.get("max_seq_length"),
         "prompts": prompting.get("prompts") or {},
         "default_prompt": prompting.get("default_prompt_name"),
@@ -117,7 +121,7 @@ def read_head(model_dir: Path, device: torch.device) -> Head:
     }
     if not isinstance(modules, list):
         pooling = model_dir / "1_Pooling"
-        return Head(poolings=_read_poolings(pooling) if pooling.is_dir() else ("mean",), **about)
+        return Head(poolings=_read_poolings(pooling) if pooling.is_dir() else ("mean",), **options)
     poolings: tuple[str, ...] = ("mean",)
     dense: list[torch.nn.Module] = []
     normalize = False
@@ -129,9 +133,9 @@ def read_head(model_dir: Path, device: torch.device) -> Head:
             dense.append(_read_dense(folder, device))
         elif kind == "Normalize":
             normalize = True
-        elif kind != "Dropout":  # does nothing in evaluation mode
-            raise LoadError(f"modules.json: tsbatch does not know the module {kind!r}; write a handler of your own")
-    return Head(poolings=poolings, dense=tuple(dense), normalize=normalize, **about)
+        elif kind != "Dropout":  # has no effect in evaluation mode
+            raise LoadError(f"modules.json: tsbatch does not know the module {kind!r}; write a custom handler")
+    return Head(poolings=poolings, dense=tuple(dense), normalize=normalize, **options)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -142,9 +146,9 @@ def _read_poolings(folder: Path) -> tuple[str, ...]:
     config = read_json(folder / "config.json")
     where = f"{folder.name}/config.json"
     if not isinstance(config, Mapping):
-        raise LoadError(f"{where}: no such file in the archive, though modules.json needs it; pack sub-folders too")
+        raise LoadError(f"{where}: no such file in the archive, though modules.json needs it; pack subfolders too")
     if config.get("include_prompt", True) is False:
-        raise LoadError(f"{where}: include_prompt is false, which tsbatch does not do; write a handler of your own")
+        raise LoadError(f"{where}: include_prompt is false, which tsbatch does not support; write a custom handler")
     mode = config.get("pooling_mode")
     modes: Sequence[str] = [mode] if isinstance(mode, str) else list(mode or ())
     named = tuple(_STRINGS.get(name, name) for name in modes) or tuple(
@@ -166,7 +170,7 @@ def _read_dense(folder: Path, device: torch.device) -> torch.nn.Module:
         raise LoadError(f"{folder.name}/config.json: not a dense layer that tsbatch knows")
     linear = torch.nn.Linear(config["in_features"], config["out_features"], bias=bool(config.get("bias", True)))
     layers = torch.nn.Sequential()
-    layers.add_module("linear", linear)  # the name that its weights are saved under
+    layers.add_module("linear", linear)  # the name under which its weights are saved
     layers.add_module("activation", activation())
     weights = folder / "model.safetensors"
     load_weights(layers, weights if weights.is_file() else folder / "pytorch_model.bin", device)

@@ -1,4 +1,4 @@
-"""What the tasks on AutoModelForSequenceClassification share: texts, or pairs of texts, to one row of logits each."""
+"""The base class of the tasks on AutoModelForSequenceClassification: one row of logits for each text or pair."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 import torch
 
 from tsbatch.errors import LoadError, PayloadTooLarge
-from tsbatch.tasks.shared.equal_shapes import Groups, run_groups, same_shape
+from tsbatch.tasks.shared.grouping import Groups, collate_groups, run_groups
 from tsbatch.tasks.text.handler import TextHandler
 from tsbatch.worker.resources import to_device
 
@@ -17,29 +17,20 @@ from tsbatch.worker.resources import to_device
 class SequenceClassificationHandler(TextHandler):
     """Base of text-classification, zero-shot-classification and reranking."""
 
+    auto_class: ClassVar[str] = "AutoModelForSequenceClassification"
     takes_types: ClassVar[bool] = True
     end: int | None = None
-    """The mark at the end of a text, where the model reads its answer off it: the encoder-decoders (BART, T5) do. They
-    take rows with as many of them alone, and a pair has more than a text."""
-
-    def load_model(self) -> Any:
-        """The model with its head.
-
-        Raises:
-            LoadError: the folder has no head; transformers would make one up.
-        """
-        from transformers import AutoModelForSequenceClassification
-
-        return self.load_pretrained(AutoModelForSequenceClassification, complete=True)
+    """The token at the end of a text, if the model classifies by it, as encoder-decoders do (BART, T5). All rows of a
+    batch must have the same number of them, and a pair has more than a text."""
 
     def prepare(self) -> None:
-        """See to it that decoders, which read their answer off the last token, know padding from text.
+        """Make sure that decoders, which classify by the last token, can tell padding from text.
 
         Raises:
-            LoadError: neither tokenizer nor config has a token to pad with.
+            LoadError: neither tokenizer nor config has a padding token.
         """
         config = self.model.config
-        config.use_cache = False  # a decoder's keys and values are of no use after one pass
+        config.use_cache = False  # a decoder's keys and values are useless after one pass
         if getattr(config, "pad_token_id", None) is None:
             padding = self.tokenizer.pad_token_id
             config.pad_token_id = self.tokenizer.eos_token_id if padding is None else padding
@@ -51,15 +42,13 @@ class SequenceClassificationHandler(TextHandler):
             self.end = config.eos_token_id
 
     def collate(self, features: Sequence[Any]) -> Any:
-        """Token ids of shape (n, longest); where end marks count, a group of them for each number of marks."""
+        """Token ids of shape (n, longest); if end tokens count, a group of them for each number of end tokens."""
         if self.end is None:
             return super().collate(features)
-        places = same_shape([int((feature.ids == self.end).sum()) for feature in features])
-        batches = [TextHandler.collate(self, [features[place] for place in group]) for group in places]
-        return Groups(places, batches, [None] * len(places))
+        return collate_groups(features, [int((tokens.ids == self.end).sum()) for tokens in features], super().collate)
 
     def inference(self, tensors: Any) -> Any:
-        """Token ids (n, longest), or groups of them, to logits (n, classes)."""
+        """Logits (n, classes) of token ids (n, longest), or of groups of them."""
         if isinstance(tensors, Groups):
             return run_groups(tensors, lambda batch, _: self._logits(batch))
         return self._logits(tensors)
@@ -70,24 +59,24 @@ class SequenceClassificationHandler(TextHandler):
 
 
 PAIR_CHARACTERS: Final = 10_000_000
-"""Of all pairs of a request together: a text counts, and is read, once for each label or passage."""
+"""The limit for all pairs of a request together: a text counts, and is read, once for each label or passage."""
 
 
 def check_pairs(characters: int) -> None:
-    """Refuse a small request that makes very long work.
+    """Refuse a small request that causes very much work.
 
     Args:
-        characters: of all its pairs together.
+        characters: the characters of all its pairs together.
 
     Raises:
-        PayloadTooLarge: too many.
+        PayloadTooLarge: there are too many.
     """
     if characters > PAIR_CHARACTERS:
-        message = f"the pairs of the request have {characters:,} characters together, and at most {PAIR_CHARACTERS:,}"
-        raise PayloadTooLarge(f"{message} are taken", expected="shorter texts, or several requests")
+        message = f"the pairs of the request have {characters:,} characters together, over the limit of "
+        raise PayloadTooLarge(f"{message}{PAIR_CHARACTERS:,}", expected="shorter texts, or several requests")
 
 
 def spans(counts: Sequence[int]) -> list[slice]:
-    """Where each item's pairs are in the flat list of all; ``counts`` is how many each has."""
+    """The slice of each item's pairs in the flat list of all; ``counts`` is the number of pairs of each item."""
     ends = list(accumulate(counts))
     return [slice(end - count, end) for end, count in zip(ends, counts, strict=True)]

@@ -1,7 +1,7 @@
-"""Spans of tokens that may be an answer: the scoring of extractive question answering.
+"""Score spans of tokens as answers, for extractive question answering.
 
-A span scores the probability that an answer starts at its first token times the probability that it ends at its last
-(Chen et al., Reading Wikipedia to Answer Open-Domain Questions, ACL 2017, section 3.2; transformers 4.57,
+A span's score is the probability that an answer starts at its first token times the probability that it ends at its
+last (Chen et al., Reading Wikipedia to Answer Open-Domain Questions, ACL 2017, section 3.2; transformers 4.57,
 pipelines/question_answering.py).
 """
 
@@ -11,11 +11,11 @@ import torch
 from torch.nn.functional import pad
 
 CELLS = 4_000_000
-"""Spans that are scored at once; so much float32 takes 16 MB."""
+"""Spans that are scored at once; their float32 scores take 16 MB."""
 
 
-def position_chances(logits: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
-    """Logits (n, tokens) to probabilities over each row's allowed tokens, 0 for the others."""
+def position_probabilities(logits: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
+    """Probabilities over each row's allowed tokens, 0 for the others, from logits (n, tokens)."""
     return torch.softmax(logits.float().masked_fill(~allowed, -torch.inf), dim=-1)
 
 
@@ -26,13 +26,13 @@ def best_spans(
 
     Args:
         starts: the probability that an answer starts at a token, shape (n, tokens).
-        ends: the probability that one ends there, alike.
-        context: the tokens that an answer may start and end at, alike.
-        widths: the most tokens that an answer may have, shape (n,).
-        count: spans wanted.
+        ends: the probability that an answer ends at a token, shape (n, tokens).
+        context: whether an answer may start and end at a token, shape (n, tokens).
+        widths: the largest number of tokens of an answer, shape (n,).
+        count: the number of spans to return.
 
     Returns:
-        Scores, shape (n, count or as many as there could be), best first and -1 where a row has no more spans; and
+        Scores, shape (n, count, or fewer if there cannot be so many), best first, -1 where a row has no more; and
         the first and last token of each, shape (n, count, 2).
     """
     longest = starts.shape[1]
@@ -48,10 +48,10 @@ def best_spans(
 def _best(
     starts: torch.Tensor, ends: torch.Tensor, context: torch.Tensor, widths: torch.Tensor, widest: int, count: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    # Entry (row, token, more) is the span from a token to the one so many places on.
+    # Entry (row, token, more) is the span from a token to the one ``more`` positions later.
     ends, ended = (pad(tensor, (0, widest - 1)).unfold(1, widest, 1) for tensor in (ends, context))
     short = torch.arange(widest, device=widths.device) < widths[:, None, None]
     scores = (starts[..., None] * ends).masked_fill(~(context[..., None] & ended & short), -1)
-    best, places = scores.flatten(1).topk(count)
-    first = places // widest
-    return best, torch.stack([first, first + places % widest], dim=-1)
+    best, positions = scores.flatten(1).topk(count)
+    first = positions // widest
+    return best, torch.stack([first, first + positions % widest], dim=-1)

@@ -1,4 +1,4 @@
-"""What each token of a text added to the logit of a label: integrated gradients over token embeddings.
+"""Explain a label by the contribution of each token: integrated gradients over token embeddings.
 
 ::
 
@@ -6,8 +6,8 @@
      "tokens": [{"token": "goal", "start": 10, "end": 14, "attribution": 2.2}, …]}
 
 The attributions add up to ``logit - baseline + delta``. The baseline is the same text with padding in place of every
-token but the special ones. ``start`` and ``end`` are characters; tokens of a pair say in ``part`` which text they are
-of.
+token except the special ones. ``start`` and ``end`` count characters; for a pair, ``part`` names the text that a token
+belongs to.
 """
 
 from __future__ import annotations
@@ -21,120 +21,87 @@ import torch
 from tsbatch.errors import NotSupported, Unprocessable
 from tsbatch.protocol.request import Item
 from tsbatch.tasks.shared.attributions import (
+    Array,
     check_explains,
-    check_steps,
-    find_class,
-    integrated_gradients,
-    share_passes,
+    explain_in_passes,
+    explain_inputs,
+    explanation_schema,
 )
+from tsbatch.tasks.shared.schemas import INTEGER, NUMBER, STRING, Schema, array_of, object_of
 from tsbatch.tasks.text.handler import TextHandler
 from tsbatch.tasks.text.token_features import Tokens
 from tsbatch.worker.resources import to_device
 
 PARTS: Final = ("text", "text_pair")
-_TOKEN: Final[Mapping[str, Any]] = {
-    "type": "object",
-    "required": ["token", "start", "end", "attribution"],
-    "properties": {
-        "token": {"type": "string"},
-        "start": {"type": "integer"},
-        "end": {"type": "integer"},
-        "attribution": {"type": "number"},
-        "part": {"enum": list(PARTS)},
-    },
-}
-EXPLANATION_SCHEMA: Final[Mapping[str, Any]] = {
-    "type": "object",
-    "required": ["label", "logit", "baseline", "delta", "tokens"],
-    "properties": {
-        "label": {"type": "string"},
-        **{name: {"type": "number"} for name in ("logit", "baseline", "delta")},
-        "tokens": {"type": "array", "items": _TOKEN},
-    },
-}
+_TOKEN: Final[Schema] = object_of(
+    {"token": STRING, "start": INTEGER, "end": INTEGER, "attribution": NUMBER}, {"part": {"enum": list(PARTS)}}
+)
+EXPLANATION_SCHEMA: Final[Mapping[str, Any]] = explanation_schema({"tokens": array_of(_TOKEN)}, {})
 """JSON Schema of one item's explanation."""
 
 
 def explain_tokens(
-    handler: TextHandler, names: Sequence[str], items: Sequence[Item], features: Sequence[Tokens | Unprocessable]
+    handler: TextHandler, items: Sequence[Item], features: Sequence[Tokens | Unprocessable]
 ) -> list[Any]:
-    """The explanation of each item, or the error in its place.
+    """Explain each item.
 
     Args:
         handler: a loaded handler of a classifier.
-        names: the names of its classes.
         items: what to explain; ``value`` is a text, or a tuple of a text and its pair.
-        features: their tokens, or errors, which are passed through.
+        features: the tokens of each item, or an error, which is passed through.
+
+    Returns:
+        For each item its explanation or error.
 
     Raises:
-        NotSupported: engine, tokenizer or model cannot, or Captum is missing.
+        NotSupported: the engine, tokenizer or model does not support it, or Captum is missing.
     """
     check_explains(handler)
     if not handler.tokenizer.is_fast:
-        raise NotSupported("this tokenizer does not know which characters a token is of", expected="a fast tokenizer")
-    results: list[Any] = [error or own for error, own in zip(check_steps(items), features, strict=True)]
-    ready = [place for place, feature in enumerate(results) if isinstance(feature, Tokens)]
-    ready.sort(key=lambda place: len(results[place]))  # little padding
+        message = "this tokenizer does not know the character offsets of its tokens"
+        raise NotSupported(message, expected="a fast tokenizer")
     unpacked = nullcontext() if handler.encoder is None else handler.encoder.switched_on(False)
     with unpacked:
-        for group in share_passes([items[place].parameters.n_steps for place in ready]):
-            places = [ready[member] for member in group]
-            told = _explain(handler, names, [items[place] for place in places], [results[place] for place in places])
-            for place, answer in zip(places, told, strict=True):
-                results[place] = answer
-    return results
+        return explain_in_passes(
+            items,
+            features,
+            lambda items, features: _explain(handler, items, features),
+            length=len,  # little padding
+        )
 
 
-def _explain(
-    handler: TextHandler, names: Sequence[str], items: Sequence[Item], features: Sequence[Tokens]
-) -> list[Any]:
+def _explain(handler: TextHandler, items: Sequence[Item], features: Sequence[Tokens]) -> list[Any]:
     """Explanations of items that share their passes."""
     batch = to_device(TextHandler.collate(handler, features), handler.device)
     ids = batch["input_ids"]
     table = _embedding_table(handler)
-    written = [_Written(handler, item) for item in items]
+    texts = [_TextTokens(handler, item) for item in items]
     blank = ids.clone()
-    for row, text in zip(blank, written, strict=True):
-        row[text.places] = handler.tokenizer.pad_token_id
+    for row, text in zip(blank, texts, strict=True):
+        row[text.indices] = handler.tokenizer.pad_token_id
 
     def forward(embeddings: torch.Tensor, *context: torch.Tensor) -> torch.Tensor:
-        with _in_place_of_output(table, embeddings):
+        with _replaced_output(table, embeddings):
             logits: torch.Tensor = handler.model(**dict(zip(batch, context, strict=True))).logits
         return logits
 
-    embeddings, context = table(ids), tuple(batch.values())
-    with torch.no_grad():
-        logits = forward(embeddings, *context)
-    classes = [find_class(item.parameters.target, names, row) for item, row in zip(items, logits, strict=True)]
-    told = integrated_gradients(
+    return explain_inputs(
         forward,
-        embeddings,
+        table(ids),
         table(blank),
-        [0 if isinstance(found, Unprocessable) else found for found in classes],
-        context=context,
-        n_steps=items[0].parameters.n_steps,
+        items,
+        handler.names,
+        context=tuple(batch.values()),
+        sum_over=-1,
+        details=lambda index, attributions: {"tokens": texts[index].describe(attributions)},
     )
-    shares = told.attributions.float().sum(-1).cpu()
-    numbers = zip(told.values.tolist(), told.baselines.tolist(), told.deltas.tolist(), strict=True)
-    return [
-        found
-        if isinstance(found, Unprocessable)
-        else {
-            "label": names[found],
-            "logit": logit,
-            "baseline": baseline,
-            "delta": delta,
-            "tokens": text.told(share[text.places].tolist()),
-        }
-        for found, text, share, (logit, baseline, delta) in zip(classes, written, shares, numbers, strict=True)
-    ]
 
 
-class _Written:
+class _TextTokens:
     """The tokens of an item that stand for characters of its texts: all but the special ones.
 
     Attributes:
-        places: where they are among the tokens.
+        indices: their positions among all tokens.
     """
 
     def __init__(self, handler: TextHandler, item: Item) -> None:
@@ -144,20 +111,20 @@ class _Written:
         )
         self.paired = pair is not None
         self.parts = encoded.sequence_ids(0)
-        self.places = [place for place, part in enumerate(self.parts) if part is not None]
+        self.indices = [index for index, part in enumerate(self.parts) if part is not None]
         self.tokens, self.offsets = encoded.tokens(0), encoded["offset_mapping"]
 
-    def told(self, attributions: Sequence[float]) -> list[dict[str, Any]]:
-        """The tokens with the attribution of each."""
+    def describe(self, attributions: Array) -> list[dict[str, Any]]:
+        """The tokens with the attribution of each; ``attributions`` has one for each token, special ones included."""
         return [
             {
-                "token": self.tokens[place],
-                "start": self.offsets[place][0],
-                "end": self.offsets[place][1],
-                "attribution": attribution,
-                **({"part": PARTS[self.parts[place]]} if self.paired else {}),
+                "token": self.tokens[index],
+                "start": self.offsets[index][0],
+                "end": self.offsets[index][1],
+                "attribution": float(attributions[index]),
+                **({"part": PARTS[self.parts[index]]} if self.paired else {}),
             }
-            for place, attribution in zip(self.places, attributions, strict=True)
+            for index in self.indices
         ]
 
 
@@ -165,29 +132,29 @@ def _embedding_table(handler: TextHandler) -> torch.nn.Module:
     try:
         table: torch.nn.Module = handler.model.get_input_embeddings()
     except NotImplementedError:
-        raise NotSupported(f"{type(handler.model).__name__} does not say where its embeddings are") from None
+        raise NotSupported(f"{type(handler.model).__name__} does not give access to its embeddings") from None
     return table
 
 
 @contextmanager
-def _in_place_of_output(table: torch.nn.Module, embeddings: torch.Tensor) -> Iterator[None]:
-    """Have the model go on with ``embeddings``, whatever its table of them gives.
+def _replaced_output(table: torch.nn.Module, embeddings: torch.Tensor) -> Iterator[None]:
+    """Have the model continue with ``embeddings`` instead of the output of its embedding table.
 
-    So it still gets its token ids, where decoders look for padding.
+    The model still gets its token ids, in which decoders look for padding.
 
     Raises:
-        NotSupported: the model reads the table not at all or several times (encoder-decoders).
+        NotSupported: the model does not read the table exactly once, as encoder-decoders do not.
     """
     calls: list[None] = []
 
-    def put(_module: torch.nn.Module, _args: Any, _output: torch.Tensor) -> torch.Tensor:
+    def replace(_module: torch.nn.Module, _args: Any, _output: torch.Tensor) -> torch.Tensor:
         calls.append(None)
         return embeddings
 
-    hook = table.register_forward_hook(put)
+    hook = table.register_forward_hook(replace)
     try:
         yield
     finally:
         hook.remove()
     if len(calls) != 1:
-        raise NotSupported(f"this model reads its table of embeddings {len(calls)} times", expected="once")
+        raise NotSupported(f"this model reads its embedding table {len(calls)} times", expected="once")

@@ -1,16 +1,15 @@
-"""Texts longer than the model, as overlapping windows that know where in the text their tokens are.
+"""Divide texts that are too long for the model into overlapping windows with the character offsets of their tokens.
 
 ::
 
     texts ─ tokenizer ─ whole ─ those that are too long ─ tokenizer ─ windows
             one call                                      one call for each way of cutting
 
-The windows of all items share forward passes, whatever each request asked for.
+The windows of all items share forward passes, whatever each request asks for.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -18,11 +17,12 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from tsbatch.errors import LoadError, PayloadTooLarge, RequestError, Unprocessable
+from tsbatch.tasks.shared.grouping import group_equal
 from tsbatch.tasks.text.handler import TextHandler
 from tsbatch.tasks.text.token_features import Tokens
 
 MAX_WINDOWS = 1000
-"""Windows of one item: a limit's worth of Chinese characters in windows of 384 tokens makes half as many."""
+"""Windows of one item. A Chinese text of the maximum length makes half as many windows of 384 tokens."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,18 +30,18 @@ class Window(Tokens):
     """The tokens of one window.
 
     Attributes:
-        encoding: the tokenizer's record of them (``tokenizers.Encoding``): characters, words, special tokens.
+        encoding: the tokenizer's result (``tokenizers.Encoding``): characters, words, special tokens.
     """
 
     encoding: Any = None
 
 
 class Cut(NamedTuple):
-    """How a text that is too long becomes windows.
+    """How a text that is too long is divided into windows.
 
     Attributes:
         max_length: tokens of a window, special ones included.
-        stride: tokens that a window shares with the one before; None: the first window alone.
+        stride: tokens that a window shares with the previous one; None: use the first window alone.
     """
 
     max_length: int
@@ -49,15 +49,15 @@ class Cut(NamedTuple):
 
 
 class WindowHandler(TextHandler):
-    """Base of the tasks that answer with places in the text."""
+    """Base of the tasks that answer with positions in the text."""
 
     takes_types: ClassVar[bool] = True
 
     def load_tokenizer(self) -> Any:
-        """The tokenizer of the model folder, one that knows which characters a token stands for.
+        """Load the tokenizer of the model folder, which must know the character offsets of its tokens.
 
         Raises:
-            LoadError: it does not; or as for every text task.
+            LoadError: it does not know them; or as for every text task.
         """
         tokenizer = super().load_tokenizer()
         if not tokenizer.is_fast:
@@ -70,7 +70,7 @@ class WindowHandler(TextHandler):
     def windows(
         self, texts: Sequence[str], pairs: Sequence[str] | None, cuts: Sequence[Cut]
     ) -> list[list[Window] | RequestError]:
-        """The windows of each text, or pair of texts: one where it fits, several where it does not.
+        """Divide each text, or pair of texts, into windows: one if it fits, several if it does not.
 
         Args:
             texts: the texts, or the first of each pair, which every window has in full.
@@ -78,31 +78,24 @@ class WindowHandler(TextHandler):
             cuts: for each text or pair how to cut it.
 
         Returns:
-            In the place of one that cannot be cut as asked, the error for its request.
+            For each its windows, or the error for a request whose text cannot be cut as it asks.
         """
-        found: list[list[Window] | RequestError] = [[window] for window, _ in self._encode(texts, pairs)]
-        alike: dict[Cut, list[int]] = defaultdict(list)
-        for place, (windows, cut) in enumerate(zip(found, cuts, strict=True)):
-            assert isinstance(windows, list)
-            if len(windows[0]) > cut.max_length:
-                error = _unfit(windows[0], cut, 0 if pairs is None else 1)
-                if error is None:
-                    alike[cut].append(place)
-                    found[place] = []
-                else:
-                    found[place] = error
-        for cut, places in alike.items():
-            chosen = ([texts[place] for place in places], pairs and [pairs[place] for place in places])
-            for window, source in self._encode(*chosen, cut):
-                windows = found[places[source]]
-                assert isinstance(windows, list)
-                windows.append(window)
+        found: list[Any] = [[window] for window, _ in self._encode_windows(texts, pairs)]
+        long = [index for index, cut in enumerate(cuts) if len(found[index][0]) > cut.max_length]
+        for index in long:
+            found[index] = _cut_error(found[index][0], cuts[index], 0 if pairs is None else 1) or []
+        long = [index for index in long if not isinstance(found[index], RequestError)]
+        for members in group_equal([cuts[index] for index in long]):
+            indices = [long[member] for member in members]
+            chosen = [texts[index] for index in indices], pairs and [pairs[index] for index in indices]
+            for window, source in self._encode_windows(*chosen, cuts[indices[0]]):
+                found[indices[source]].append(window)
         return found
 
-    def _encode(
+    def _encode_windows(
         self, texts: Sequence[str], pairs: Sequence[str] | None, cut: Cut | None = None
     ) -> list[tuple[Window, int]]:
-        """Windows in order, each with the place of its text, in one call of the tokenizer."""
+        """The windows of all texts in order, each with the index of its text, in one call of the tokenizer."""
         options: dict[str, Any] = {}
         if cut is not None:
             options = {
@@ -129,8 +122,8 @@ def _window(encoding: Any, typed: bool) -> Window:
     return Window(np.asarray(encoding.ids, dtype=np.int64), types, encoding)
 
 
-def _unfit(whole: Window, cut: Cut, text: int) -> RequestError | None:
-    """Why a text that is too long cannot be cut so; the tokenizer would panic, or make windows without an end."""
+def _cut_error(whole: Window, cut: Cut, text: int) -> RequestError | None:
+    """Why a text that is too long cannot be cut so: the tokenizer would panic, or never stop making windows."""
     tokens = whole.encoding.sequence_ids.count(text)
     room = cut.max_length - (len(whole) - tokens)
     stride = cut.stride or 0

@@ -15,7 +15,7 @@ def plan(usual=None, *, prompt=10, room=1000, cap=500, **wish):
 
 
 def test_greedy_and_256_tokens_where_nobody_says():
-    assert plan() == Plan(most=256)
+    assert plan() == Plan(256)
 
 
 @pytest.mark.parametrize(
@@ -36,18 +36,18 @@ def test_greedy_and_256_tokens_where_nobody_says():
 )
 def test_lengths(usual, wish, most, least):
     made = plan(usual, **wish)
-    assert (made.most, made.least) == (most, least)
+    assert (made.max_new_tokens, made.min_new_tokens) == (most, least)
 
 
 def test_a_default_fits_the_limits_and_a_wish_must():
-    assert plan(room=40).most == 40
-    assert plan(cap=30).most == 30
-    assert plan({"max_new_tokens": 100}, room=40).most == 40
-    with pytest.raises(Unprocessable, match="50 new tokens are over what the model has positions for, 40"):
+    assert plan(room=40).max_new_tokens == 40
+    assert plan(cap=30).max_new_tokens == 30
+    assert plan({"max_new_tokens": 100}, room=40).max_new_tokens == 40
+    with pytest.raises(Unprocessable, match="50 new tokens are over the positions of the model, 40"):
         plan(room=40, max_new_tokens=50)
     with pytest.raises(Unprocessable, match=r"50 new tokens are over handler\.max_new_tokens of this model, 30"):
         plan(cap=30, max_new_tokens=50)
-    with pytest.raises(Unprocessable, match="max_length: 10 is no more than the 10 tokens of the input"):
+    with pytest.raises(Unprocessable, match="max_length: 10 does not exceed the 10 tokens of the input"):
         plan(max_length=10)
     with pytest.raises(Unprocessable, match="at least 9 new tokens and at most 5"):
         plan(max_new_tokens=5, min_new_tokens=9)
@@ -87,14 +87,14 @@ def test_sampling_as_the_model_has_it_and_the_request_overrides():
         (5, 0),
         1,
     )
-    assert plan({"do_sample": True}) == Plan(most=256, temperature=1.0, top_k=50)
+    assert plan({"do_sample": True}) == Plan(256, temperature=1.0, top_k=50)
 
 
 def test_beams_as_the_model_has_them_and_the_request_overrides():
     usual = {"num_beams": 4, "length_penalty": 2.0, "early_stopping": True, "no_repeat_ngram_size": 3}
     made = plan(usual, repetition_penalty=1.2)
     assert made == Plan(
-        most=256,
+        max_new_tokens=256,
         beams=4,
         length_penalty=2.0,
         early_stopping=True,

@@ -13,13 +13,13 @@ from tests.broken_images import catalogue
 from tests.varied_images import IMAGES, encoded, opened, picture, rotated
 from tsbatch.errors import LoadError, PayloadTooLarge, RequestError, Unprocessable, UnsupportedMedia
 from tsbatch.tasks.images import image_files
-from tsbatch.tasks.images.image_files import decode_image, guarded
+from tsbatch.tasks.images.image_files import decode_image, pillow_limits
 
 LIMIT = 50_000_000
 
 
 def decode(data, limit=LIMIT):
-    with guarded(limit):
+    with pillow_limits(limit):
         return decode_image(data, limit)
 
 
@@ -72,7 +72,7 @@ def outcome(data):
 def test_the_limit_is_on_the_pixels_of_the_header():
     data = encoded(picture(0, 100, 200), "PNG")
     assert decode(data, 20_000).size == (200, 100)
-    with pytest.raises(PayloadTooLarge, match=r"20,000 pixels, and at most 19,999"):
+    with pytest.raises(PayloadTooLarge, match=r"20,000 pixels, over the limit of 19,999"):
         decode(data, 19_999)
     with pytest.raises(PayloadTooLarge):
         decode(data, 100)
@@ -80,7 +80,7 @@ def test_the_limit_is_on_the_pixels_of_the_header():
 
 def test_pillows_own_limit_is_put_back():
     before = Image.MAX_IMAGE_PIXELS
-    with guarded(1000):
+    with pillow_limits(1000):
         assert Image.MAX_IMAGE_PIXELS == 1000
     assert before == Image.MAX_IMAGE_PIXELS
     with pytest.raises(PayloadTooLarge):
@@ -92,7 +92,7 @@ def test_pillows_own_limit_is_put_back():
     "data, error, part",
     [
         (b"", Unprocessable, "empty"),
-        (b"hello", UnsupportedMedia, "no image"),
+        (b"hello", UnsupportedMedia, "not an image"),
         (b"\xff\xd8\xff", Unprocessable, "begins as a JPEG file"),
         (encoded(picture(0), "PNG")[:200], Unprocessable, "PNG file is broken or cut off"),
     ],

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from tsbatch.tasks.images import masks
-from tsbatch.tasks.images.masks import class_map, run_lengths, write_mask
+from tsbatch.tasks.images.masks import class_map, encode_mask, run_lengths
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3, 7, 100])
@@ -45,7 +45,7 @@ def test_run_lengths_go_column_by_column_and_begin_with_false():
 
 def test_a_png_is_grey_and_white_where_the_mask_is():
     mask = np.random.default_rng(0).random((9, 13)) > 0.5
-    image = Image.open(io.BytesIO(base64.b64decode(write_mask(mask, "png"))))
+    image = Image.open(io.BytesIO(base64.b64decode(encode_mask(mask, "png"))))
     assert image.mode == "L"
     assert np.array_equal(np.asarray(image), mask * 255)
-    assert write_mask(mask, "rle") == run_lengths(mask)
+    assert encode_mask(mask, "rle") == run_lengths(mask)

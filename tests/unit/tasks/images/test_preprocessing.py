@@ -18,8 +18,8 @@ from tsbatch.tasks.images.preprocessing import (
     Preprocessing,
     SplitProcessor,
     WholeProcessor,
+    processor_steps,
     read_preprocessing,
-    steps_of_processor,
 )
 
 PICTURES = [picture(seed, height, width) for seed, (height, width) in enumerate(SIZES)]
@@ -39,7 +39,7 @@ def test_as_the_processor_alone(tmp_path, kind):
     save_processor(tmp_path, kind)
     (tmp_path / "config.json").write_text("{}")
     processor = processor_of(tmp_path)
-    steps = steps_of_processor(processor)
+    steps = processor_steps(processor)
     if kind != "MobileViT":  # that of transformers 4 does not know do_normalize, so it stays whole there
         assert isinstance(steps, SplitProcessor) == (kind in SPLIT)
     for image, made in zip(PICTURES, run(steps, PICTURES), strict=True):
@@ -53,7 +53,7 @@ def test_as_the_processor_alone(tmp_path, kind):
 def test_a_group_is_finished_at_once(tmp_path):
     save_processor(tmp_path, "ViT")
     processor = processor_of(tmp_path)
-    steps = steps_of_processor(processor)
+    steps = processor_steps(processor)
     stacked = torch.from_numpy(np.stack([steps.arrays(image)["pixel_values"] for image in PICTURES]))
     assert stacked.dtype == torch.uint8
     made = steps.finish({"pixel_values": stacked})["pixel_values"]
@@ -70,7 +70,7 @@ def test_a_processor_that_cannot_be_split_stays_whole():
             values = np.asarray(image, dtype=np.float32)[None, :4, :4] * (2 / 255 if do_rescale else 1)
             return {"pixel_values": values}
 
-    steps = steps_of_processor(Odd())
+    steps = processor_steps(Odd())
     assert type(steps) is WholeProcessor
     [made] = run(steps, PICTURES[:1])
     assert made["pixel_values"].max() <= 2
@@ -79,7 +79,7 @@ def test_a_processor_that_cannot_be_split_stays_whole():
 @pytest.mark.parametrize("kind", ["ConvNext", "CLIP"])
 def test_a_thin_image_is_refused_before_it_grows(tmp_path, kind):
     save_processor(tmp_path, kind, size={"shortest_edge": 224})
-    steps = steps_of_processor(processor_of(tmp_path))
+    steps = processor_steps(processor_of(tmp_path))
     with pytest.raises(Unprocessable, match=r"20000 × 1 pixels, too thin for a shorter side of 224"):
         steps.arrays(Image.new("RGB", (20_000, 1)))
 

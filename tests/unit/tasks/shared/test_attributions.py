@@ -70,7 +70,7 @@ def test_a_request_has_so_many_steps_for_all_its_items():
     items += [Item(0, ExplainingParameters(), few) for _ in range(64)]
     errors = check_steps(items)
     assert [error is None for error in errors] == [False] * 7 + [True] * 64
-    assert errors[0].message == "the items of the request have 3,500 n_steps together, and at most 3,200 are taken"
+    assert errors[0].message == "the items of the request have 3,500 n_steps together, over the limit of 3,200"
 
 
 def test_the_class_that_was_asked_for():
@@ -80,4 +80,4 @@ def test_the_class_that_was_asked_for():
     error = find_class("d", [f"label{number}" for number in range(30)], row)
     assert isinstance(error, Unprocessable)
     assert "'d'" in error.message
-    assert error.expected.endswith("label19 …")
+    assert error.expected.endswith("label19 and 10 more")

@@ -12,10 +12,10 @@ from pydantic import ValidationError
 from tsbatch.tasks.shared.classification import (
     ClassifyingParameters,
     classify,
-    scores_of,
+    default_function,
     sigmoid,
     softmax,
-    usual_function,
+    to_scores,
 )
 
 LOGITS = torch.tensor([[1.0, 3.0, 2.0], [-200.0, 0.0, 200.0], [0.5, 0.5, -1.0]])
@@ -35,12 +35,12 @@ NAMES = ["a", "b", "c"]
     ],
 )
 def test_the_function_of_a_model_is_the_one_that_the_pipeline_takes(problem, count, expected):
-    assert usual_function(SimpleNamespace(problem_type=problem), count) == expected
+    assert default_function(SimpleNamespace(problem_type=problem), count) == expected
 
 
 def test_a_model_without_a_config_and_one_class_of_audio():
-    assert usual_function(None, 2) == "softmax"
-    assert usual_function(None, 1, single="softmax") == "softmax"
+    assert default_function(None, 2) == "softmax"
+    assert default_function(None, 1, single="softmax") == "softmax"
 
 
 def test_softmax_and_sigmoid_are_torchs_and_do_not_overflow():
@@ -50,7 +50,7 @@ def test_softmax_and_sigmoid_are_torchs_and_do_not_overflow():
 
 
 def test_each_row_has_its_own_function():
-    scores = scores_of(LOGITS.numpy(), ["sigmoid", "none", "softmax"])
+    scores = to_scores(LOGITS.numpy(), ["sigmoid", "none", "softmax"])
     assert scores.dtype == np.float32
     assert scores[0] == pytest.approx(LOGITS[0].sigmoid().numpy(), abs=1e-7)
     assert scores[1].tolist() == LOGITS[1].tolist()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tsbatch.errors import BadRequest, PayloadTooLarge, Unprocessable
-from tsbatch.tasks.tensors.inputs import TensorInput, rows_of
+from tsbatch.tasks.tensors.inputs import TensorInput, split_rows
 
 
 def test_too_many_rows_are_refused_before_any_is_made():
@@ -16,15 +16,15 @@ def test_too_many_rows_are_refused_before_any_is_made():
     arrays = {"input": np.zeros((200_000, 1), dtype=bool)}
     tracemalloc.start()
     try:
-        with pytest.raises(PayloadTooLarge, match="200,000 items, and at most 64 are taken"):
-            rows_of(arrays, [TensorInput()], 64)
+        with pytest.raises(PayloadTooLarge, match="200,000 items, over the limit of 64"):
+            split_rows(arrays, [TensorInput()], 64)
         assert tracemalloc.get_traced_memory()[1] < 1_000_000
     finally:
         tracemalloc.stop()
 
 
 def test_as_many_rows_as_are_taken():
-    rows, single = rows_of({"input": np.zeros((64, 1))}, [TensorInput()], 64)
+    rows, single = split_rows({"input": np.zeros((64, 1))}, [TensorInput()], 64)
     assert (len(rows), single) == (64, False)
 
 
@@ -39,4 +39,4 @@ def test_as_many_rows_as_are_taken():
 )
 def test_rows_that_are_none(arrays, error):
     with pytest.raises(error):
-        rows_of(arrays, [TensorInput(name=name) for name in arrays], 64)
+        split_rows(arrays, [TensorInput(name=name) for name in arrays], 64)

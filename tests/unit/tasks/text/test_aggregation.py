@@ -124,7 +124,7 @@ def test_tokens_inside_a_word_by_their_mark_and_by_blanks():
         special_tokens_mask=[1, 0, 0, 0, 0, 1],
     )
     marked = read_tokens(text, encoding, unknown=1, marked=True)
-    assert [(token.word, token.place, token.inside) for token in marked] == [
+    assert [(token.word, token.position, token.inside) for token in marked] == [
         ("ad", 1, False),
         ("##a", 2, True),
         ("Ω", 3, False),

@@ -33,24 +33,24 @@ def bert(tmp_path_factory):
 
 
 def test_texts_become_ids_in_one_call(bert):
-    ids, counts = bert.tokenize(["a cat", "", "the dog ran away"], 64)
-    assert [row.tolist() for row in ids] == [[2, 5, 6, 3], [2, 3], [2, 10, 7, 13, 14, 3]]
+    tokens, counts = bert.fit(["a cat", "", "the dog ran away"])
+    assert [row.ids.tolist() for row in tokens] == [[2, 5, 6, 3], [2, 3], [2, 10, 7, 13, 14, 3]]
     assert counts == [4, 2, 6]
-    assert all(row.dtype == np.int64 for row in ids)
+    assert all(row.ids.dtype == np.int64 and row.types is None for row in tokens)
 
 
 def test_a_long_text_is_cut_with_its_special_tokens_and_counted_uncut(bert):
-    ids, counts = bert.tokenize(["cat " * 100, "a"], 10)
-    assert ids[0].tolist() == [2] + [6] * 8 + [3]
+    tokens, counts = bert.fit(["cat " * 100, "a"], max_length=10)
+    assert tokens[0].ids.tolist() == [2] + [6] * 8 + [3]
     assert counts == [102, 3]
 
 
 def test_padding_is_on_the_right_and_masked(bert):
-    ids, _ = bert.tokenize(["a cat", "the dog ran away"], 64)
-    batch = bert.collate(ids)
+    tokens, _ = bert.fit(["a cat", "the dog ran away"])
+    batch = bert.collate(tokens)
     assert batch["input_ids"].tolist() == [[2, 5, 6, 3, 0, 0], [2, 10, 7, 13, 14, 3]]
     assert batch["attention_mask"].tolist() == [[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 1]]
-    assert bert.lengths(ids) == [4, 6]
+    assert bert.lengths(tokens) == [4, 6]
 
 
 def test_an_item_over_the_limit_of_characters(tmp_path_factory):
@@ -172,7 +172,7 @@ def test_a_pair_that_cannot_be_cut_to_fit_has_an_error_in_its_place(pairs):
 def test_a_tokenizer_that_leaves_it_uncut_gets_the_same_error(pairs, monkeypatch):
     """Those written in Python only log that they could not."""
     whole = type(pairs).encode
-    monkeypatch.setattr(pairs, "encode", lambda *texts, truncation: whole(pairs, *texts, truncation=False))
+    monkeypatch.setattr(pairs, "encode", lambda *texts, **_: whole(pairs, *texts, truncation=False))
     features, _ = pairs.fit([SHORT, SHORT], [SHORT, LONG], truncation="only_first")
     assert [type(feature).__name__ for feature in features] == ["Tokens", "Unprocessable"]
 
@@ -180,7 +180,7 @@ def test_a_tokenizer_that_leaves_it_uncut_gets_the_same_error(pairs, monkeypatch
 def test_what_else_a_tokenizer_raises_is_not_hidden(pairs, monkeypatch):
     whole = type(pairs).encode
 
-    def encode(*texts, truncation):
+    def encode(*texts, truncation, **_):
         if truncation:
             raise ValueError("broken")
         return whole(pairs, *texts, truncation=False)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tsbatch.tasks.text import spans
-from tsbatch.tasks.text.spans import best_spans, position_chances
+from tsbatch.tasks.text.spans import best_spans, position_probabilities
 
 
 def one_by_one(starts, ends, context, width, count):
@@ -40,5 +40,5 @@ def test_the_best_spans_of_rows_with_widths_of_their_own(monkeypatch, cells, cou
 
 
 def test_chances_over_allowed_tokens_alone():
-    chances = position_chances(torch.tensor([[1.0, 50.0, 2.0]]), torch.tensor([[True, False, True]]))
+    chances = position_probabilities(torch.tensor([[1.0, 50.0, 2.0]]), torch.tensor([[True, False, True]]))
     assert chances[0].tolist() == pytest.approx([0.26894, 0, 0.73106], abs=1e-5)

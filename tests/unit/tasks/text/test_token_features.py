@@ -21,12 +21,11 @@ def test_ids_types_and_mask_are_padded_on_the_right():
 
 
 def test_without_types_there_are_none():
-    assert pad([np.array([5, 6]), np.array([8])]).keys() == {"input_ids", "attention_mask"}
     assert pad([Tokens(np.array([5, 6])), Tokens(np.array([8]))]).keys() == {"input_ids", "attention_mask"}
 
 
 def test_on_the_left_for_what_goes_on_after_the_last_token():
-    padded = pad([np.array([5, 6, 7]), np.array([8])], padding=9, left=True)
+    padded = pad([Tokens(np.array([5, 6, 7])), Tokens(np.array([8]))], padding=9, left=True)
     assert {name: tensor.tolist() for name, tensor in padded.items()} == {
         "input_ids": [[5, 6, 7], [9, 9, 8]],
         "attention_mask": [[1, 1, 1], [0, 0, 1]],

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from tsbatch.errors import ContractBroken
-from tsbatch.tasks.shared.equal_shapes import Groups, run_groups, same_shape
+from tsbatch.tasks.shared.grouping import Groups, group_equal, run_groups
 
 
 def test_equal_shapes_are_together_in_the_order_they_are_met():
-    assert same_shape([(2,), (3,), (2,), (1,), (3,)]) == [[0, 2], [1, 4], [3]]
+    assert group_equal([(2,), (3,), (2,), (1,), (3,)]) == [[0, 2], [1, 4], [3]]
 
 
 def test_outputs_are_in_the_order_of_the_features():
