@@ -98,7 +98,7 @@ class TestProbes:
         assert invariance["holds"] is False
         assert "answered differently in the batch" in invariance["why"]
         assert [one["holds"] for one in of(told, "isolation")] == [False] * len(probes.BROKEN)
-        assert "3 of 3 good requests failed too" in of(told, "isolation")[0]["why"]
+        assert "3 of 3 valid requests failed too" in of(told, "isolation")[0]["why"]
 
     def test_a_worker_that_would_die(self, tmp_path):
         told = asked(tmp_path, Dies, [number(1), number(2)], batch_size=2)
@@ -116,7 +116,7 @@ class TestProbes:
         assert of(asked(tmp_path, AllOrNothing), "unable")[0]["why"] == "there are no samples"
         told = asked(tmp_path, AllOrNothing, [sample("bad", b"1", JSON)])
         assert of(told, "sample")[0]["reason"] == "Prediction failed"
-        assert of(told, "unable")[0]["why"] == "no sample was answered well"
+        assert of(told, "unable")[0]["why"] == "no sample got a successful answer"
         alone = asked(tmp_path, AllOrNothing, [number(1)], batch_size=1)
         assert of(alone, "invariance")[0]["holds"] is None
         assert of(alone, "isolation")[0]["holds"] is None
@@ -127,7 +127,7 @@ class TestProbes:
                 return ["fine"] * len(data)
 
         told = asked(tmp_path, Anything, [number(1)])
-        assert {one["why"] for one in of(told, "isolation")} == {"the handler takes it"}
+        assert {one["why"] for one in of(told, "isolation")} == {"the handler accepts it"}
 
     @pytest.mark.parametrize("most, sizes", [(1, [1]), (2, [1, 2]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8])])
     def test_sizes(self, most, sizes):
@@ -138,7 +138,7 @@ class TestProbes:
             def examples(self):
                 return [b"\x00"]
 
-        ((_, call),) = probes.made_samples(Bytes())
+        ((_, call),) = probes.example_samples(Bytes())
         assert call.body == b"\x00"
 
 
@@ -229,7 +229,7 @@ class TestFreshProcess:
         )
         made = make_mar(STOCK.format(initialize=hang))
         assert main(["check", str(made), "--limit", "6"]) == 3
-        assert "it is still at it after 6 s (phase: initialize)" in capfd.readouterr().err.splitlines()[-1]
+        assert "still not done after 6 s (phase: initialize)" in capfd.readouterr().err.splitlines()[-1]
         pid = int(child.read_text())
         assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
@@ -314,7 +314,7 @@ class TestGpu:
         return made
 
     def test_the_context_is_a_phase_of_its_own(self, cuda):
-        clock = PhaseClock(*[lambda _: None] * 3)
+        clock = PhaseClock(lambda *_: None)
         assert child_process._start_gpu(clock) == 0
         assert list(clock.seconds) == ["CUDA context"]
         assert cuda == ["cuda:0"]
@@ -348,7 +348,7 @@ def test_an_archive_that_brings_its_own_tsbatch(make_mar, state):
 
 def test_an_archive_that_is_packed_anew_during_its_check_has_no_hash(make_mar, state):
     mar = make_mar(OURS, config=SETTINGS)
-    report = check(mar, second_worker=False, tell=lambda _: os.utime(mar))
+    report = check(mar, second_worker=False, on_progress=lambda _: os.utime(mar))
     assert report.failure is None
     assert report.as_json()["sha256"] is None
 

@@ -1,8 +1,8 @@
-"""``tsbatch check``: an archive loaded and asked in a fresh process, as a worker would.
+"""``tsbatch check``: load an archive in a fresh process, as a worker would, and send it requests.
 
 ::
 
-    checking.check ── unpacked ── process.started ══ worker_side ── phases, probes     (the fresh process)
-         │                             │ events, memory
-       report  ◄── advice ◄────────────┘
+    run.check ── supervisor ══ child_process ── phases, probes     (the fresh process)
+        │             │ events, memory
+      page ◄── findings, advice
 """

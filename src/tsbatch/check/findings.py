@@ -1,8 +1,8 @@
-"""What a check found, as one page for people and as one object for machines."""
+"""The report of a check: figures, recommendations and findings."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from tsbatch.system.process_memory import Memory
 
 SCHEMA = 1
 BEFORE_LOADING = ("unpack", "python", "CUDA context")
-"""Phases that TorchServe's startupTimeout does not count."""
+"""Phases that do not count towards TorchServe's startupTimeout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +21,9 @@ class Phase:
 
     Attributes:
         name: unpack, python, import, weights ...
-        seconds: how long it took, phases inside it and imports not counted.
-        resident: bytes in memory at its end.
-        peak: the most bytes until then.
+        seconds: how long it took, without the phases inside it and without imports.
+        resident: resident bytes at its end.
+        peak: maximum resident bytes until then.
     """
 
     name: str
@@ -38,9 +38,9 @@ class Failure:
 
     Attributes:
         cause: the exception with its file and line, in one line.
-        remedy: what to do; None when the cause is not a known one.
+        remedy: what to do; None if the cause is unknown.
         phase: the phase in which it happened.
-        traceback: the end of what the process printed.
+        traceback: the end of the process's output.
     """
 
     cause: str
@@ -51,25 +51,25 @@ class Failure:
 
 @dataclass(slots=True, kw_only=True)
 class Report:
-    """What a check found; filled in as it goes.
+    """Results of a check, filled in as it runs.
 
     Attributes:
-        archive, name, version: what was checked.
-        about: what the loaded handler says of itself.
-        sha256: of the archive; None of a folder, and of a file that was changed meanwhile.
+        archive, name, version: the checked archive, its model and version.
+        about: properties of the loaded handler.
+        sha256: the archive's hash; None for a folder, and for a file that changed during the check.
         bytes: bytes of the unpacked files.
-        phases: the load, phase by phase.
-        memory: of the first worker and, when it was loaded, the second; bytes.
+        phases: the phases of the load.
+        memory: bytes of the first worker and, if it was loaded, of the second.
         gpu: free, total and reserved bytes of the GPU after each of the two.
-        imports: installed package: version, of what the handler imported until it had answered the samples.
+        imports: versions of the installed packages that the handler imported until it had answered the samples.
         samples: each sample's name, status, reason and seconds.
         service: a row for each batch size; seconds.
-        invariance, isolation: what was found out of them.
-        startup_timeout, response_timeout, workers: what is recommended, and why.
-        notes: what could be of use.
-        unable: what could not be done, and why.
-        findings: what is not as it should be.
-        failure: why it does not load.
+        invariance, isolation: results of these tests.
+        startup_timeout, response_timeout, workers: recommendations with their reasons.
+        notes: remarks that may be useful.
+        unable: what could not be tested, and why.
+        findings: problems.
+        failure: why the archive does not load.
     """
 
     archive: Path
@@ -96,16 +96,16 @@ class Report:
 
     @property
     def load_seconds(self) -> float:
-        """Seconds of the load as TorchServe's startupTimeout counts them."""
+        """Seconds of the load that count towards TorchServe's startupTimeout."""
         return sum(phase.seconds for phase in self.phases if phase.name not in BEFORE_LOADING)
 
     @property
     def peak(self) -> int:
-        """The most bytes that the process held while it loaded."""
+        """Maximum resident bytes of the process while it loaded."""
         return max((phase.peak or 0 for phase in self.phases), default=0)
 
     def conclude(self, *, cores: int) -> None:
-        """Recommend time-outs and list what is not as it should be.
+        """Recommend timeouts and add the findings.
 
         Args:
             cores: usable cores.
@@ -115,80 +115,34 @@ class Report:
         if self.service:
             last = self.service[-1]
             self.response_timeout = response_timeout(last["slowest"], last["batch"])
-        self.findings += list(_findings(self))
+        self.findings += _findings(self)
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, as ``--json`` prints it; seconds and bytes."""
+        """Return everything, as ``--json`` prints it, in seconds and bytes."""
         return {
             "schema": SCHEMA,
+            **asdict(self),
             "archive": str(self.archive),
-            "name": self.name,
-            "version": self.version,
-            "sha256": self.sha256,
             "loads": self.failure is None,
-            "failure": None if self.failure is None else asdict(self.failure),
-            "about": self.about,
-            "bytes": self.bytes,
             "load_seconds": self.load_seconds,
             "peak_bytes": self.peak,
-            "phases": [asdict(phase) for phase in self.phases],
-            "memory": [one.as_json() for one in self.memory],
-            "gpu": self.gpu,
-            "imports": self.imports,
-            "startup_timeout": _plain(self.startup_timeout),
-            "response_timeout": _plain(self.response_timeout),
-            "workers": _plain(self.workers),
-            "service": self.service,
-            "invariance": self.invariance,
-            "isolation": self.isolation,
-            "samples": self.samples,
-            "unable": self.unable,
-            "notes": self.notes,
-            "findings": self.findings,
         }
 
 
-def _plain(advice: Advice | None) -> dict[str, Any] | None:
-    return None if advice is None else asdict(advice)
-
-
-def _findings(report: Report) -> list[str]:
-    found = [
-        f"the sample {sample['name']} was answered with {sample['status']}: {sample['reason']}"
-        for sample in report.samples
-        if sample["reason"] is not None
-    ]
+def _findings(report: Report) -> Iterator[str]:
+    for sample in report.samples:
+        if sample["reason"] is not None:
+            yield f"the sample {sample['name']} was answered with {sample['status']}: {sample['reason']}"
     if report.invariance and report.invariance["holds"] is False:
-        found.append(f"not batch invariant: {report.invariance['why']}")
-    found += [
-        f"no isolation: among good requests, {one['broken']}: {one['why']}"
-        for one in report.isolation
-        if one["holds"] is False
-    ]
-    found += _too_short(report)
-    return found
-
-
-def _too_short(report: Report) -> list[str]:
-    wanted: Mapping[str, Advice | None] = {
-        "startup_timeout": report.startup_timeout,
-        "response_timeout": report.response_timeout,
-    }
-    measured = {"startup_timeout": report.load_seconds, "response_timeout": max(_slowest(report), default=0.0)}
-    found = []
-    for key, advice in wanted.items():
+        yield f"not batch invariant: {report.invariance['why']}"
+    for result in report.isolation:
+        if result["holds"] is False:
+            yield f"no isolation: among valid requests, {result['broken']}: {result['why']}"
+    slowest = max((row["slowest"] for row in report.service), default=0.0)
+    for key, name, measured, advice in (
+        ("startup_timeout", "startupTimeout", report.load_seconds, report.startup_timeout),
+        ("response_timeout", "responseTimeout", slowest, report.response_timeout),
+    ):
         own = report.about.get(key)
-        if advice is not None and isinstance(own, int) and measured[key] > own:
-            found.append(
-                f"{_key(key)} is {own} and it took {measured[key]:.1f} s here: set it to at least {advice.value}"
-            )
-    return found
-
-
-def _slowest(report: Report) -> list[float]:
-    return [row["slowest"] for row in report.service]
-
-
-def _key(name: str) -> str:
-    first, _, second = name.partition("_")
-    return first + second.capitalize()
+        if advice is not None and isinstance(own, int) and measured > own:
+            yield f"{name} is {own}, but it took {measured:.1f} s here: set it to at least {advice.value}"

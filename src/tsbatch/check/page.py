@@ -1,4 +1,4 @@
-"""A check's report as one page of text: the verdict first."""
+"""Print the report of a check, the verdict first."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tsbatch.check.findings import Failure, Phase, Report
 from tsbatch.system.console import table
 
 MEGABYTE = 10**6
-SAMPLES_SHOWN = 10
+MAX_SAMPLES = 10
 
 
 def show(report: Report) -> None:
-    """Print it on stdout."""
+    """Print the report on stdout."""
     if report.failure is not None:
         _print(_failed(report, report.failure))
         _show_phases(report.phases)
@@ -22,8 +22,8 @@ def show(report: Report) -> None:
     _show_phases(report.phases)
     _print(["", *_memory(report), *_advice(report)])
     if report.service:
-        print()
-        _show_service(report)
+        _print([""])
+        _show_service(report.service)
     _print(["", *_answers(report)])
 
 
@@ -53,7 +53,7 @@ def _show_phases(phases: Iterable[Phase]) -> None:
         [phase.name, f"{phase.seconds:.2f}", _megabytes(phase.resident), _megabytes(phase.peak)] for phase in phases
     ]
     if rows:
-        table(["phase", "s", "MB at its end", "peak MB"], rows)
+        table(["phase", "s", "MB at the end", "peak MB"], rows)
 
 
 def _memory(report: Report) -> Iterator[str]:
@@ -72,38 +72,37 @@ def _advice(report: Report) -> Iterator[str]:
         "responseTimeout:": report.response_timeout,
         "workers: up to": report.workers,
     }
-    yield from (f"{what} {one.value}  ({one.reason})" for what, one in advice.items() if one is not None)
+    yield from (f"{what} {each.value}  ({each.reason})" for what, each in advice.items() if each is not None)
     yield from (f"note: {note}" for note in report.notes)
 
 
-def _show_service(report: Report) -> None:
+def _show_service(service: Iterable[Mapping[str, float]]) -> None:
     rows = [
         [row["batch"], f"{1000 * row['seconds']:.1f}", f"{1000 * row['slowest']:.1f}", f"{1000 * row['per_item']:.2f}"]
-        for row in report.service
+        for row in service
     ]
-    table(["batch", "ms", "slowest ms", "ms an item"], rows)
+    table(["batch", "ms", "slowest ms", "ms per item"], rows)
 
 
 def _answers(report: Report) -> Iterator[str]:
     if report.invariance:
         yield f"batch invariance: {_verdict_of(report.invariance)} ({report.invariance['compared']} requests compared)"
-    for one in report.isolation:
-        got = f" (it got {one['status']})" if one["status"] is not None else ""
-        yield f"isolation, {one['broken'] or 'not tried'}: {_verdict_of(one)}{got}"
+    for result in report.isolation:
+        got = f" (it got {result['status']})" if result["status"] is not None else ""
+        yield f"isolation, {result['broken'] or 'not tested'}: {_verdict_of(result)}{got}"
     if report.samples:
-        good = sum(sample["reason"] is None for sample in report.samples)
-        yield f"samples: {good} of {len(report.samples)} answered"
         failed = [sample for sample in report.samples if sample["reason"] is not None]
-        for sample in failed[:SAMPLES_SHOWN]:
+        yield f"samples: {len(report.samples) - len(failed)} of {len(report.samples)} answered"
+        for sample in failed[:MAX_SAMPLES]:
             yield f"  {sample['name']}: {sample['status']} {sample['reason']}"
-        if len(failed) > SAMPLES_SHOWN:
-            yield f"  and {len(failed) - SAMPLES_SHOWN} more; --json has all"
-    yield from (f"not checked: {one}" for one in report.unable)
+        if len(failed) > MAX_SAMPLES:
+            yield f"  and {len(failed) - MAX_SAMPLES} more; --json shows all"
+    yield from (f"not tested: {reason}" for reason in report.unable)
 
 
 def _verdict_of(result: Mapping[str, object]) -> str:
     if result["holds"] is None:
-        return f"not checked: {result['why']}"
+        return f"not tested: {result['why']}"
     return "holds" if result["holds"] else f"does not hold: {result['why']}"
 
 

@@ -1,6 +1,6 @@
-"""Where the time of a load goes: one label holds at a time, and a change of label closes the account of the last.
+"""Measure where the time of a load goes: exactly one label is active at a time.
 
-This file is read by the process that loads the archive, so it imports nothing beyond Python.
+The process that loads the archive imports this module, so it imports nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -22,56 +22,54 @@ STEPS = {
     "start_engine": "engine",
     "warm-up": "warm-up",
 }
-"""The steps of a BatchHandler's load, and the phases they are reported as."""
+"""The steps of a BatchHandler's load, and the phases that report them."""
 
 ORDER = ("unpack", "python", "CUDA context", IMPORT, INITIALIZE, *STEPS.values())
-"""The order in which people read them; a handler also imports later on."""
+"""The order in a report; a handler also imports in later phases."""
 
-Told = Callable[[str], None]
+OnChange = Callable[[str, str], None]
 
 
 class PhaseClock:
     """Adds up seconds by phase.
 
     Args:
-        began: called with a phase's name when it begins.
-        ended: called with it when it ends.
-        failed: called with it when it ends by an exception.
+        on_change: called with ``begin``, ``end`` or, after an exception, ``failed``, and the phase's name.
 
     Attributes:
-        seconds: seconds by phase, in the order in which the phases began.
+        seconds: seconds by phase, in the order in which they began.
     """
 
-    def __init__(self, began: Told, ended: Told, failed: Told) -> None:
+    def __init__(self, on_change: OnChange) -> None:
         self.seconds: dict[str, float] = {}
-        self._began, self._ended, self._failed = began, ended, failed
+        self._on_change = on_change
         self._labels: list[str] = []
         self._since = 0.0
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """The block's time is this phase's, but for the phases inside it."""
-        self._began(name)
+        """Count the block's time as this phase, except for the phases inside it."""
+        self._on_change("begin", name)
         try:
             with self._label(name):
                 yield
         except BaseException:
-            self._failed(name)
+            self._on_change("failed", name)
             raise
-        self._ended(name)
+        self._on_change("end", name)
 
     @contextmanager
     def _label(self, name: str) -> Iterator[None]:
-        self._close_account()
+        self._add_elapsed()
         self.seconds.setdefault(name, 0.0)
         self._labels.append(name)
         try:
             yield
         finally:
-            self._close_account()
+            self._add_elapsed()
             self._labels.pop()
 
-    def _close_account(self) -> None:
+    def _add_elapsed(self) -> None:
         now = time.perf_counter()
         if self._labels:
             self.seconds[self._labels[-1]] += now - self._since
@@ -79,8 +77,8 @@ class PhaseClock:
 
     @contextmanager
     def watching_imports(self) -> Iterator[None]:
-        """Whatever is imported meanwhile is the phase ``import``'s: many handlers import when they load weights."""
-        # The one function that import statements and importlib share; there is no public way to time both.
+        """Count all imports in the block as the phase ``import``: many handlers import while they load weights."""
+        # Import statements and importlib share only this function; there is no public way to time both.
         find: Callable[..., Any] = bootstrap._find_and_load  # type: ignore[attr-defined]  # noqa: SLF001
 
         def timed(*arguments: Any) -> Any:
@@ -95,11 +93,11 @@ class PhaseClock:
 
 @contextmanager
 def watching_load(clock: PhaseClock) -> Iterator[None]:
-    """Have TorchServe's loader, and a BatchHandler's load, tell the clock which phase they are in."""
+    """Make TorchServe's loader and a BatchHandler's load report their phases to the clock."""
     from ts.model_loader import TsModelLoader
 
     load, load_file = TsModelLoader.load, TsModelLoader._load_handler_file  # noqa: SLF001
-    load_own = TsModelLoader._load_default_handler  # noqa: SLF001
+    load_default = TsModelLoader._load_default_handler  # noqa: SLF001
 
     with ExitStack() as stack:
 
@@ -113,29 +111,29 @@ def watching_load(clock: PhaseClock) -> Iterator[None]:
             _watch_steps(clock, stack)
             return found
 
-        def timed_own(*arguments: Any) -> Any:
+        def timed_default(*arguments: Any) -> Any:
             with clock.phase(IMPORT):
-                return load_own(*arguments)
+                return load_default(*arguments)
 
-        stack.enter_context(_replaced(TsModelLoader, "load", timed_load))
-        stack.enter_context(_replaced(TsModelLoader, "_load_default_handler", timed_own))
-        stack.enter_context(_replaced(TsModelLoader, "_load_handler_file", timed_file))
+        timed = {"load": timed_load, "_load_default_handler": timed_default, "_load_handler_file": timed_file}
+        for name, function in timed.items():
+            stack.enter_context(_replaced(TsModelLoader, name, function))
         stack.enter_context(clock.watching_imports())
         yield
 
 
 def _watch_steps(clock: PhaseClock, stack: ExitStack) -> None:
-    # Not imported here: a handler that is not ours would pay for it.
-    ours: Any = sys.modules.get("tsbatch.handler")
-    if ours is None:
+    # Not imported here: another handler's load would include the time for it.
+    module: Any = sys.modules.get("tsbatch.handler")
+    if module is None:
         return
-    step = ours.BatchHandler._step  # noqa: SLF001
+    step = module.BatchHandler._step  # noqa: SLF001
 
     def timed(handler: Any, name: str, call: Callable[[], Any]) -> Any:
         with clock.phase(STEPS.get(name, name)):
             return step(handler, name, call)
 
-    stack.enter_context(_replaced(ours.BatchHandler, "_step", timed))
+    stack.enter_context(_replaced(module.BatchHandler, "_step", timed))
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The requests that a check asks: a file with one JSON value a line, or a folder with one request a file."""
+"""Read the requests that a check sends: a file with one JSON value per line, or a folder with one request per file."""
 
 from __future__ import annotations
 
@@ -12,32 +12,31 @@ from tsbatch.errors import UsageError
 
 JSON = "application/json"
 BINARY = "application/octet-stream"
-MOST = 1000
-"""Samples of one check."""
+MAX_SAMPLES = 1000
 
 Sample = dict[str, str]
 """``name``, ``body`` (base64) and ``content_type``."""
 
 
 def read(path: Path) -> list[Sample]:
-    """The samples of a file or folder.
+    """Read the samples of a file or folder.
 
     Args:
-        path: a file with one JSON value a line, as ``tsbatch run --data`` takes it; or a folder, whose files are posted
-            as they are, each with the content type that its ending says.
+        path: a file with one JSON value per line, as for ``tsbatch run --data``; or a folder, whose files are posted
+            unchanged, each with the content type of its suffix.
 
     Raises:
-        UsageError: there is no such path, a line is no JSON, or nothing is in it.
+        UsageError: there is no such path, a line is not JSON, or there is no sample.
     """
     if not path.exists():
         raise UsageError(
-            f"--data {path}: no such file or folder; expected a file with one JSON value a line, or a folder with "
-            "one request a file"
+            f"--data {path}: no such file or folder; expected a file with one JSON value per line, or a folder with "
+            "one request per file"
         )
     found = list(_of_folder(path) if path.is_dir() else _of_lines(path))
     if not found:
-        raise UsageError(f"--data {path}: no sample is in it; expected at least one")
-    return found[:MOST]
+        raise UsageError(f"--data {path}: contains no samples; expected at least one")
+    return found[:MAX_SAMPLES]
 
 
 def _of_folder(folder: Path) -> Iterator[Sample]:
@@ -47,19 +46,16 @@ def _of_folder(folder: Path) -> Iterator[Sample]:
 
 
 def _of_lines(file: Path) -> Iterator[Sample]:
-    with file.open("rb") as stream:
-        for number, line in enumerate(stream, 1):
-            if not line.strip():
-                continue
-            try:
-                json.loads(line)
-            except ValueError as error:
-                raise UsageError(
-                    f"--data {file}, line {number}: not JSON: {error}; expected one value a line"
-                ) from None
-            yield sample(f"line {number}", line.strip(), JSON)
+    for number, line in enumerate(file.read_bytes().split(b"\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            json.loads(line)
+        except ValueError as error:
+            raise UsageError(f"--data {file}, line {number}: not JSON: {error}; expected one value per line") from None
+        yield sample(f"line {number}", line.strip(), JSON)
 
 
 def sample(name: str, body: bytes, content_type: str) -> Sample:
-    """One request, in a form that travels as JSON."""
+    """Return a request in a form that can be sent as JSON."""
     return {"name": name, "body": base64.b64encode(body).decode("ascii"), "content_type": content_type}

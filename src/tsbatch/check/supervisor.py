@@ -1,4 +1,4 @@
-"""A process that loads the archive, watched from outside: what it tells, what it printed, what memory it holds."""
+"""Start the process that loads the archive; collect its events, its output and its memory."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from typing import Any
 
 from tsbatch.errors import TsbatchError
 from tsbatch.serving.worker_log import Reason, Tail, reason_in
+from tsbatch.system.polling import wait_until
 from tsbatch.system.process_memory import Memory, kills, memory_of
 from tsbatch.system.processes import MARK, detached, end_marked
 
 PACKAGE = Path(__file__).resolve().parents[1]
 SCRIPT = Path(__file__).with_name("child_process.py")
-SECONDS_BETWEEN_LOOKS = 0.05
 
 Event = Mapping[str, Any]
 OnEvent = Callable[[Event], None]
 
 
-class LoadedTooLong(TsbatchError):
-    """The archive was not loaded and measured within the time that was given."""
+class CheckTimeout(TsbatchError):
+    """The archive was not loaded and measured in time."""
 
 
 class WorkerProcess:
-    """One process that works as a worker would; made by :func:`started`.
+    """A process that works as a worker would; created by :func:`started`.
 
     Args:
-        process: the child.
-        folder: the private folder with its job, its events and what it printed.
+        process: the child process.
+        folder: the private folder with its job, its events and its output.
 
     Attributes:
-        events: what it has told so far.
-        phases: the phases it is in, the outermost first.
+        events: the events so far.
+        phases: the current phases, the outermost first.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], folder: Path) -> None:
@@ -51,23 +51,23 @@ class WorkerProcess:
         self._failed: str | None = None
 
     def wait(self, on_event: OnEvent, *, seconds: float) -> bool:
-        """Wait until it has done its job, telling each event; False when it ended before.
+        """Wait until the job is done, passing on each event; return False if the process ended before.
 
         Raises:
-            LoadedTooLong: it is still at it after so many seconds.
+            CheckTimeout: the job is not done after ``seconds``.
         """
-        deadline = time.monotonic() + seconds
-        while True:
-            ended = self._process.poll() is not None
+
+        def finished() -> bool:
+            ended = self._process.poll() is not None  # first, so that the last events are not missed
             for line in self._tail.lines():
                 self._take(json.loads(line), on_event)
-            if self.find("done") is not None:
-                return True
-            if ended:
-                return False
-            if time.monotonic() > deadline:
-                raise LoadedTooLong(f"it is still at it after {seconds:.0f} s (phase: {self.phase})")
-            time.sleep(SECONDS_BETWEEN_LOOKS)
+            return ended or self.find("done") is not None
+
+        if not wait_until(finished, seconds, interval=0.05):
+            raise CheckTimeout(
+                f"still not done after {seconds:.0f} s (phase: {self.phase}); raise --limit, or find out why it hangs"
+            )
+        return self.find("done") is not None
 
     def _take(self, event: Event, on_event: OnEvent) -> None:
         self.events.append(event)
@@ -76,65 +76,63 @@ class WorkerProcess:
             self._failed = None
         elif event["event"] in ("end", "failed"):
             self.phases.remove(event["phase"])
-            # The innermost one; one whose error was caught is forgotten when the next begins.
+            # The innermost one. A phase whose exception was caught is forgotten when the next one begins.
             self._failed = (self._failed or event["phase"]) if event["event"] == "failed" else None
         on_event(event)
 
     @property
     def phase(self) -> str:
-        """The phase it is in, or ended in."""
-        return self._failed or (self.phases[-1] if self.phases else "asking")
+        """The current phase, or the one in which the process ended."""
+        return self._failed or (self.phases[-1] if self.phases else "requests")
 
     def find(self, name: str) -> Event | None:
-        """The first event of this name."""
-        return next((event for event in self.events if event["event"] == name), None)
+        """Return the values of the first event of this name."""
+        return next(iter(self.all(name)), None)
 
     def all(self, name: str) -> list[Event]:
-        """Every event of this name, without the name."""
-        return [{key: value for key, value in one.items() if key != "event"} for one in self.events_named(name)]
-
-    def events_named(self, name: str) -> Iterator[Event]:
-        """Every event of this name."""
-        return (event for event in self.events if event["event"] == name)
+        """Return the values of every event of this name."""
+        found = (event for event in self.events if event["event"] == name)
+        return [{key: value for key, value in event.items() if key != "event"} for event in found]
 
     def memory(self) -> Memory:
-        """What it holds now."""
+        """Return its current memory."""
         return memory_of(self._process.pid)
 
     @property
     def exit_code(self) -> int | None:
-        """Its exit code as a shell tells it: 137 when it was killed; None while it runs."""
+        """Its exit code as in a shell: 137 if it was killed; None while it is running."""
         code = self._process.poll()
         return 128 - code if code is not None and code < 0 else code
 
     def printed(self) -> list[str]:
-        """The lines it printed."""
+        """Return the lines it printed."""
         return self._printed.read_text(encoding="utf-8", errors="replace").splitlines()
 
     def reason(self) -> Reason:
-        """Why it ended: the exception it printed with its place, or what its exit code says."""
+        """Return why it ended: the exception that it printed with its location, or the meaning of its exit code."""
         reason = reason_in(self.printed())
         if reason.certain or self.exit_code in (None, 0, 1):
             return reason
-        now = kills()
-        if now is not None and self._kills_before is not None and now > self._kills_before:
+        kills_now = kills()
+        if kills_now is not None and self._kills_before is not None and kills_now > self._kills_before:
             return Reason(f"the process was killed for memory while loading (exit code 137, phase: {self.phase})")
         return Reason(f"the process ended while loading (exit code {self.exit_code}, phase: {self.phase})")
 
 
 @contextmanager
 def started(folder: Path, model_folder: Path, job: Mapping[str, Any]) -> Iterator[WorkerProcess]:
-    """A process for this job, which ends with the block, with everything that it started.
+    """Run a process for this job; when the block ends, so do the process and everything that it started.
 
     Args:
-        folder: an empty private folder.
-        model_folder: the unpacked archive, where it works.
-        job: what it is to do.
+        folder: a private folder to create.
+        model_folder: the unpacked archive, its working folder.
+        job: the job.
     """
     events, task, mark = folder / "events", folder / "job.json", str(folder)
-    whole = {**job, "folder": str(model_folder), "events": str(events), "package": str(PACKAGE)}
+    folder.mkdir()
+    job = {**job, "folder": str(model_folder), "events": str(events), "package": str(PACKAGE)}
     with (folder / "printed").open("wb") as printed:
-        task.write_text(json.dumps({**whole, "started": time.time()}), encoding="utf-8")
+        task.write_text(json.dumps({**job, "started": time.time()}), encoding="utf-8")
         process = subprocess.Popen(
             [sys.executable, str(SCRIPT), str(task)],
             cwd=model_folder,
@@ -154,14 +152,14 @@ def started(folder: Path, model_folder: Path, job: Mapping[str, Any]) -> Iterato
 
 
 def _environment(model_folder: Path, mark: str) -> dict[str, str]:
-    """A worker's environment (util/messages/EnvironmentUtils.java), and our mark."""
+    """Return a worker's environment (util/messages/EnvironmentUtils.java) with the mark of this check."""
     paths = [path for path in (os.environ.get("PYTHONPATH"), str(model_folder)) if path]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "TS_DECODE_INPUT_REQUEST": "true", MARK: mark}
 
 
 def _end(process: subprocess.Popen[bytes], mark: str) -> None:
     if process.stdin:
-        process.stdin.close()  # it has waited for this, and closes its handler
+        process.stdin.close()  # it waits for this, then closes its handler
     try:
         process.wait(timeout=5)
     except subprocess.TimeoutExpired:

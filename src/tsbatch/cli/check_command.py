@@ -46,7 +46,9 @@ def check_command(
 
     found = samples.read(data) if data is not None else None
     with end_on_signals(), telling() as tell:
-        report = check(mar, samples=found, max_batch=max_batch, second_worker=not one_worker, seconds=limit, tell=tell)
+        report = check(
+            mar, samples=found, max_batch=max_batch, second_worker=not one_worker, seconds=limit, on_progress=tell
+        )
     if json:
         emit_json(report.as_json())
     else:

@@ -85,7 +85,7 @@ def _checked(mar: Path) -> dict[str, Any]:
     from tsbatch.system.signals import end_on_signals
 
     with end_on_signals(), telling() as tell:
-        return check(mar, tell=tell).as_json()
+        return check(mar, on_progress=tell).as_json()
 
 
 def _show(folder: Path, facts: Facts, wanted: Wanted, asked: Resources, pods: Scaling) -> None:

@@ -60,10 +60,10 @@ def test_a_failure_is_the_first_line_and_what_to_do_the_second(capsys):
             "line 1 was answered with",
         ),
         ({"invariance": {"holds": False, "compared": 3, "why": "request 1 differs"}}, "not batch invariant: request 1"),
-        ({"isolation": [{"broken": "x", "holds": False, "status": 503, "why": "3 of 3"}]}, "no isolation: among good"),
+        ({"isolation": [{"broken": "x", "holds": False, "status": 503, "why": "3 of 3"}]}, "no isolation: among valid"),
         (
             {"service": [{"batch": 4, "seconds": 1, "slowest": 200.0, "per_item": 1, "repeats": 3}]},
-            "responseTimeout is 120 and it took 200.0 s here: set it to at least 2000",
+            "responseTimeout is 120, but it took 200.0 s here: set it to at least 2000",
         ),
     ],
 )
@@ -80,7 +80,7 @@ def test_a_load_over_its_own_time_out_is_a_finding():
     slow = report()
     slow.phases.append(Phase("warm-up", 130.0))
     slow.conclude(cores=2)
-    assert slow.findings == ["startupTimeout is 120 and it took 133.0 s here: set it to at least 200"]
+    assert slow.findings == ["startupTimeout is 120, but it took 133.0 s here: set it to at least 200"]
 
 
 def test_good_answers_are_no_finding(capsys):
@@ -104,10 +104,10 @@ def test_good_answers_are_no_finding(capsys):
         "startupTimeout: 30",
         "responseTimeout: 30",
         "workers: up to 2",
-        "batch invariance: not checked: one alone",
+        "batch invariance: not tested: one alone",
         "isolation, x: holds (it got 400)",
         "samples: 1 of 1 answered",
-        "not checked: isolation: why not",
+        "not tested: isolation: why not",
         "note: a note",
     ):
         assert words in text
@@ -115,12 +115,12 @@ def test_good_answers_are_no_finding(capsys):
 
 def test_only_so_many_failed_samples_are_shown(capsys):
     many = report(samples=[{"name": f"line {n}", "status": 400, "reason": "no", "seconds": 0} for n in range(13)])
-    assert "  and 3 more; --json has all" in shown(many, capsys)
+    assert "  and 3 more; --json shows all" in shown(many, capsys)
 
 
 def test_as_json_everything_is_there():
     whole = report(failure=Failure("x", None, "import"))
-    told = orjson.loads(orjson.dumps(whole.as_json()))
-    assert (told["schema"], told["loads"], told["failure"]["cause"]) == (1, False, "x")
-    assert told["load_seconds"] == 3.0
-    assert told["peak_bytes"] == 200 * MB
+    values = orjson.loads(orjson.dumps(whole.as_json()))
+    assert (values["schema"], values["loads"], values["failure"]["cause"]) == (1, False, "x")
+    assert values["load_seconds"] == 3.0
+    assert values["peak_bytes"] == 200 * MB

@@ -10,20 +10,20 @@ from tsbatch.check.phases import IMPORT, PhaseClock
 
 
 @pytest.fixture
-def told():
+def events():
     return []
 
 
 @pytest.fixture
-def clock(told):
-    return PhaseClock(*(lambda name, what=what: told.append((what, name)) for what in ("begin", "end", "failed")))
+def clock(events):
+    return PhaseClock(lambda event, name: events.append((event, name)))
 
 
 def slow_module(folder, name, seconds=0.05):
     (folder / f"{name}.py").write_text(f"import time; time.sleep({seconds})")
 
 
-def test_a_phase_inside_another_counts_once(clock, told):
+def test_a_phase_inside_another_counts_once(clock, events):
     with clock.phase("outer"):
         time.sleep(0.02)
         with clock.phase("inner"):
@@ -31,13 +31,13 @@ def test_a_phase_inside_another_counts_once(clock, told):
     assert list(clock.seconds) == ["outer", "inner"]
     assert 0.02 <= clock.seconds["outer"] < 0.045
     assert clock.seconds["inner"] >= 0.05
-    assert told == [("begin", "outer"), ("begin", "inner"), ("end", "inner"), ("end", "outer")]
+    assert events == [("begin", "outer"), ("begin", "inner"), ("end", "inner"), ("end", "outer")]
 
 
-def test_a_phase_that_raises_has_failed(clock, told):
+def test_a_phase_that_raises_has_failed(clock, events):
     with pytest.raises(ZeroDivisionError), clock.phase("weights"):
         raise ZeroDivisionError
-    assert told == [("begin", "weights"), ("failed", "weights")]
+    assert events == [("begin", "weights"), ("failed", "weights")]
     with clock.phase("next"):
         pass
     assert clock.seconds["weights"] >= 0

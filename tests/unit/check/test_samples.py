@@ -4,7 +4,7 @@ import base64
 
 import pytest
 
-from tsbatch.check.samples import MOST, read
+from tsbatch.check.samples import MAX_SAMPLES, read
 from tsbatch.errors import UsageError
 
 
@@ -43,11 +43,11 @@ def test_a_bad_line_is_named(tmp_path):
 def test_nothing_there(tmp_path):
     with pytest.raises(UsageError, match="no such file or folder"):
         read(tmp_path / "none")
-    with pytest.raises(UsageError, match="no sample is in it"):
+    with pytest.raises(UsageError, match="contains no samples"):
         read(tmp_path)
 
 
 def test_there_is_an_end(tmp_path):
     file = tmp_path / "samples.jsonl"
-    file.write_text("1\n" * (MOST + 5))
-    assert len(read(file)) == MOST
+    file.write_text("1\n" * (MAX_SAMPLES + 5))
+    assert len(read(file)) == MAX_SAMPLES
