@@ -1,1 +1,1 @@
-"""What shares a forward pass: planning, isolation of the guilty, identical items, memory back-off."""
+"""Which features share a forward pass: planning, fault isolation, deduplication, memory limits."""

@@ -1,4 +1,4 @@
-"""One micro-batch of features to tensors, for features of one shape."""
+"""Default collation: stack the features of a micro-batch, which must have the same shape."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tsbatch.errors import ContractBroken
 
 
 def collate(features: Sequence[Any]) -> Any:
-    """Stack features: tensors, arrays and numbers to one tensor of n rows; mappings and tuples entry by entry.
+    """Stack features: tensors, arrays and numbers into one tensor with n rows; mappings and tuples entry by entry.
 
     Raises:
-        ContractBroken: features of different shapes or of a kind that cannot be stacked.
+        ContractBroken: the features differ in shape, or their type cannot be stacked.
     """
     first = features[0]
     if isinstance(first, (torch.Tensor, np.ndarray)):
@@ -29,6 +29,6 @@ def collate(features: Sequence[Any]) -> Any:
         return torch.as_tensor(features)
     raise ContractBroken(
         f"collate cannot stack features of type {type(first).__name__}",
-        expected="tensors, arrays or numbers from preprocess, or a collate of your own",
+        expected="tensors, arrays or numbers from preprocess, or your own collate",
         stage="collate",
     )

@@ -12,25 +12,25 @@ from tsbatch.protocol.request import Item
 
 
 def group_identical(items: Sequence[Item]) -> tuple[list[Item], list[int]]:
-    """The distinct items, and for each item the place of its twin among them.
+    """Return the distinct items, and for each item the index of its equal among them.
 
-    Items are identical when their values and parameters are, type included (``1``, ``1.0`` and ``True`` are
-    three items), and what is asked of them. What cannot be compared cheaply counts as distinct.
+    Items are identical if their values and parameters are, including types (``1``, ``1.0`` and ``True`` are three
+    items), and if they belong to the same kind of request. Values that are expensive to compare count as distinct.
     """
-    places: dict[Hashable, int] = {}
+    indices: dict[Hashable, int] = {}
     distinct: list[Item] = []
     twins: list[int] = []
     for item in items:
-        place = places.setdefault(_key(item), len(distinct))
-        if place == len(distinct):
+        index = indices.setdefault(_key(item), len(distinct))
+        if index == len(distinct):
             distinct.append(item)
-        twins.append(place)
+        twins.append(index)
     return distinct, twins
 
 
 def _key(item: Item) -> Hashable:
     try:
-        # dict, too, of a parameter that is a section of its own
+        # orjson calls dict() for parameters that are nested models
         parameters = orjson.dumps(dict(item.parameters), dict, orjson.OPT_SORT_KEYS) if item.parameters else b""
         return item.request.kind, _value_key(item.value), parameters
     except (TypeError, ValueError):

@@ -1,7 +1,7 @@
-"""Find the guilty entries of a failing batch by bisection.
+"""Find the entries that make a batch fail, by bisection.
 
-One bad input makes a vectorised call fail for everybody. Halving the batch until the failing call has one
-entry finds k guilty among n with at most about 2·k·log2(n) further calls, and all others get their results.
+One bad input makes a vectorised call fail for the whole batch. Halving the batch until the failing call has one entry
+finds k bad entries among n with at most about 2·k·log2(n) additional calls, and all other entries get their results.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 
 @dataclass(slots=True)
 class Outcome(Generic[Result]):
-    """One entry's result, or the error that is its own."""
+    """The result of one entry, or its own error."""
 
     result: Result | None = None
     error: ReplyError | None = None
@@ -27,13 +27,13 @@ class Outcome(Generic[Result]):
 
 @dataclass(slots=True)
 class Budget:
-    """Time for finding the guilty of one batch, shared by all its stages and micro-batches.
+    """The time for isolating bad entries of one batch, shared by all its stages and micro-batches.
 
-    Only the calls after a failure are charged: a batch that works is never given up, however slow it is.
+    Only calls after a failure count: a batch that works is never abandoned, however slow it is.
 
     Attributes:
-        seconds: what there was in the beginning, for the message.
-        left: what is left, in seconds.
+        seconds: the initial budget, for the message.
+        left: the remaining budget, in seconds.
     """
 
     seconds: float
@@ -50,17 +50,17 @@ def isolate(
     explain: Callable[[BaseException], ReplyError],
     budget: Budget,
 ) -> list[Outcome[Result]]:
-    """``call`` on all entries at once; when it fails, on halves, until only the guilty fail.
+    """Call ``call`` with all entries at once; if it fails, with halves, until only bad entries fail.
 
     Args:
-        call: takes a part of the entries, gives one result each, in order; may raise anything.
-        entries: at least the entries that are still good.
-        explain: turns an exception of a single entry into its answer.
-        budget: the batch's time for this; when it is used up, entries are given up with 503, so that the worker
-            answers before TorchServe's responseTimeout ends it.
+        call: takes some of the entries and returns one result for each, in order; may raise anything.
+        entries: the entries that have not failed so far.
+        explain: turns the exception of a single entry into its error.
+        budget: the time of the batch for this; when it is used up, the remaining entries fail with 503, so that the
+            worker replies before TorchServe's responseTimeout kills it.
 
     Returns:
-        One outcome an entry, in order.
+        One outcome per entry, in order.
     """
     outcomes: list[Outcome[Result]] = []
     failed_at: float | None = None
@@ -88,6 +88,6 @@ def isolate(
 
 def _not_tried(seconds: float) -> NotTried:
     return NotTried(
-        f"another request of the batch failed and looking for it took over {seconds:g} s",
-        expected="a retry; tsbatch.batching.isolation_seconds sets the time",
+        f"another request of the batch failed, and isolating it took longer than {seconds:g} s",
+        expected="a retry; tsbatch.batching.isolation_seconds sets the limit",
     )

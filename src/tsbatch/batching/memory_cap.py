@@ -1,4 +1,4 @@
-"""Back off when a forward pass does not fit into memory, and remember what did fit."""
+"""Reduce the micro-batch size when a forward pass does not fit into memory, and remember what fits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _SIGNS = ("out of memory", "can't allocate memory", "not enough memory", "bad al
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """True for Python's, CUDA's and the CPU allocator's ways of saying so."""
+    """Whether an error of Python, CUDA or the CPU allocator means that memory ran out."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
     if not isinstance(error, RuntimeError):
@@ -21,16 +21,16 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def release_cached_memory() -> None:
-    """Give the GPU's cached blocks back, so that the smaller retry has room."""
+    """Release the cached blocks of the GPU, so that the smaller retry has room."""
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
 
 class MemoryCap:
-    """The largest cost of a micro-batch that is known to fit, once one did not.
+    """The largest cost of a micro-batch that is known to fit, after one did not fit.
 
-    The cost is padded length units (features when the task has no lengths), so a batch of many short texts
-    is not punished for one of many long ones.
+    The cost is measured in padded length units (features if the task has no lengths), so that a batch of many short
+    texts is not limited because of a batch of many long ones.
     """
 
     def __init__(self) -> None:
@@ -39,24 +39,24 @@ class MemoryCap:
         self._failed = False
 
     def begin(self) -> None:
-        """A new micro-batch is about to be tried."""
+        """Start a new micro-batch."""
         self._fitted = 0
         self._failed = False
 
     def fitted(self, cost: int) -> None:
-        """A pass of this cost fitted."""
+        """Record that a pass of this cost fitted."""
         self._fitted = max(self._fitted, cost)
 
     def failed(self) -> None:
-        """A pass did not fit."""
+        """Record that a pass did not fit."""
         self._failed = True
 
     def settle(self, *, alone: bool) -> bool:
-        """End the micro-batch; True when the limit was lowered.
+        """End the micro-batch; return True if the limit was lowered.
 
         Args:
-            alone: a single feature failed alone. Then it is to blame and not the size of the batch: were
-                the limit lowered, one bad request would slow down everybody after it.
+            alone: a single feature failed on its own. Then that feature is the cause, not the batch size: lowering the
+                limit would let one bad request slow down all later ones.
         """
         if not self._failed or alone or not self._fitted:
             return False

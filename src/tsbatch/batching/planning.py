@@ -1,7 +1,7 @@
-"""Which features share a forward pass.
+"""Partition the features of a batch into micro-batches.
 
-Padding makes a micro-batch cost its longest feature times its size. Sorted by length, the best cut into
-micro-batches is a shortest path, found by dynamic programming over the sorted lengths (TurboTransformers,
+With padding, a micro-batch costs the length of its longest feature times its size. With the features sorted by length,
+the best partition is a shortest path, found by dynamic programming over the sorted lengths (TurboTransformers,
 Fang et al., PPoPP 2021, algorithm 2).
 """
 
@@ -18,7 +18,7 @@ from tsbatch.batching.cost import PassCost
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What one micro-batch may hold at most: features, and padded length units (None: no bound)."""
+    """The limits of one micro-batch: features, and padded length units (None: no limit)."""
 
     features: int
     cost: int | None = None
@@ -27,14 +27,14 @@ class Bounds:
 def plan(
     lengths: Sequence[int] | None, count: int, *, bounds: Bounds, bucketed: bool, cost: PassCost
 ) -> list[list[int]]:
-    """The micro-batches, as places among the features.
+    """Return the micro-batches, as indices of features.
 
     Args:
-        lengths: one length a feature, or None where the task has none: then the cost of a feature is 1.
+        lengths: one length per feature, or None if the task has none: then each feature costs 1.
         count: number of features.
-        bounds: limits of one micro-batch; a feature that is over them alone still gets a pass of its own.
-        bucketed: cut where that makes the sum of costs least; otherwise only where the bounds force it.
-        cost: what a pass costs: ``fixed + n * longest``.
+        bounds: limits of one micro-batch; a feature that exceeds them alone still gets its own pass.
+        bucketed: partition for the least total cost; otherwise only as the bounds require.
+        cost: the cost of a pass: ``fixed + n * longest``.
     """
     if count == 0:
         return []
@@ -48,9 +48,9 @@ def plan(
 
 
 def plan_packed(lengths: Sequence[int], *, bounds: Bounds) -> list[list[int]]:
-    """The micro-batches of a packed run: nothing is padded, so only the bounds cut, here on the sum of lengths.
+    """Return the micro-batches of a packed run: without padding, only the bounds matter, on the sum of lengths.
 
-    Longest first, each into the first micro-batch with room (first fit decreasing).
+    The longest feature first, each into the first micro-batch with room (first fit decreasing).
     """
     groups: list[list[int]] = []
     sums: list[int] = []

@@ -1,8 +1,8 @@
-"""From what a stage returned to one entry for each input, and back.
+"""Split the return value of a stage into one entry per input, and stack entries again.
 
-A stage may return a list, or arrays whose leading dimension is the number of inputs: a tensor, a NumPy
-array, or a mapping or tuple of those (what tokenizers and transformers models return). Anything else, or the
-wrong number, is an error that names both numbers and shows the right shape.
+A stage may return a list, or arrays whose leading dimension is the number of inputs: a tensor, a NumPy array, or a
+mapping or tuple of those (as tokenizers and transformers models return). Anything else, or the wrong number, is an
+error that names both numbers and shows the correct shape.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from tsbatch.errors import ContractBroken
 
 
 def split(returned: Any, count: int, *, stage: str, what: str) -> list[Any]:
-    """One entry for each of ``count`` inputs.
+    """Return one entry for each of ``count`` inputs.
 
     Args:
-        returned: what the stage returned.
-        count: number of inputs it was given.
+        returned: the return value of the stage.
+        count: number of inputs of the stage.
         stage: its name, for the message.
-        what: what it should have returned one of for each input, for the message.
+        what: what the stage returns for each input, for the message.
 
     Raises:
-        ContractBroken: another type, or another number.
+        ContractBroken: the type or the number is wrong.
     """
     entries = _entries(returned, count)
     if entries is None:
@@ -84,7 +84,7 @@ def _name(value: Any) -> str:
 
 
 def to_cpu(value: Any) -> Any:
-    """Tensors in ``value`` on the CPU: one copy for each tensor, not one for each row."""
+    """Move the tensors in ``value`` to the CPU: one copy per tensor, not one per row."""
     if isinstance(value, torch.Tensor):
         return value if value.device.type == "cpu" else value.cpu()
     if isinstance(value, Mapping):
@@ -97,10 +97,10 @@ def to_cpu(value: Any) -> Any:
 
 
 def stack(rows: Sequence[Any], *, stage: str) -> Any:
-    """Rows as one tensor or array, where they are tensors or arrays; other rows as they are, in a list.
+    """Stack rows that are tensors or arrays; return a list of other rows.
 
     Raises:
-        ContractBroken: rows of different shapes.
+        ContractBroken: the rows differ in shape.
     """
     if not rows:
         return list(rows)
@@ -118,8 +118,8 @@ def _same_shape(rows: Sequence[Any], stage: str) -> None:
     shapes = {getattr(row, "shape", ()) for row in rows}
     if len(shapes) > 1:
         raise ContractBroken(
-            f"{stage} met rows of different shapes: {', '.join(map(str, sorted(map(tuple, shapes))[:4]))}",
-            expected="rows of one shape; where they differ, override collate (it pads), "
+            f"{stage} received rows of different shapes: {', '.join(map(str, sorted(map(tuple, shapes))[:4]))}",
+            expected="rows of the same shape; if they differ, override collate (it pads), "
             "or return a list of rows from inference",
             stage=stage,
         )

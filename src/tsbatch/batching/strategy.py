@@ -1,4 +1,4 @@
-"""The way a handler's features share a forward pass, and why."""
+"""How the features of a handler share a forward pass, and why."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ Mode = Literal["packed", "bucketed", "padded"]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How features share a pass.
+    """How features share a forward pass.
 
     Attributes:
-        mode: ``packed`` without padding, ``bucketed`` cut by length, ``padded`` in one pass.
-        reason: why, in half a sentence; told in the log at load and by ``describe``.
+        mode: ``packed`` without padding, ``bucketed`` by length, ``padded`` in one pass.
+        reason: why, as a clause; logged at load time and returned by ``describe``.
     """
 
     mode: Mode
     reason: str
 
     def cost(self, lengths: Sequence[int]) -> int:
-        """What a pass over features of these lengths computes, in length units."""
+        """Return the length units that a pass over features of these lengths computes."""
         return sum(lengths) if self.mode == "packed" else max(lengths, default=0) * len(lengths)

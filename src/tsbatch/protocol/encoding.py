@@ -1,7 +1,7 @@
-"""Results and errors, written in the protocol the request spoke.
+"""Encode results and errors in the protocol of the request.
 
 ========================  ==============================================  =====================================
-protocol                  answer                                          error
+protocol                  reply                                           error
 ========================  ==============================================  =====================================
 plain                     the result, or a list of results                ``{"error": {"status", "code", ...}}``
 kserve-v1                 ``{"predictions": [...]}``                      ``{"error": "text"}``
@@ -9,8 +9,8 @@ open-inference            ``{"id", "model_name", "model_version",         the sa
                           "outputs": [tensor, ...]}``                     an output ``error``
 ========================  ==============================================  =====================================
 
-TorchServe drops the status of a gRPC call and makes a ModelInferResponse of those four keys (GRPCJob.java); without
-them it ends the worker. So they are always there, and the error is an output too.
+TorchServe drops the status of a gRPC call and builds a ModelInferResponse from those four keys (GRPCJob.java); without
+them it kills the worker. So they are always present, and the error is an output too.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ from tsbatch.protocol.request import Protocol, Request
 __all__ = ["MAX_MESSAGE", "ModelIdentity", "dumps", "encode_answer", "encode_error"]
 
 MAX_MESSAGE = 2000
-"""Characters of an error's text that reach the client."""
+"""Maximum number of characters of an error text that reach the client."""
 OCTETS = "application/octet-stream"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelIdentity:
-    """Which model answers: its name and version."""
+    """The name and version of the model that answers."""
 
     name: str
     version: str
 
 
 def encode_answer(results: Sequence[Any], request: Request, model: ModelIdentity, *, nan: Nan = "null") -> Reply:
-    """The reply that carries a request's results.
+    """Encode the results of a request.
 
     Args:
-        results: one for each item, in order.
-        request: the request, decoded.
-        model: who answers.
-        nan: NaN and infinity as ``null``, or as an error.
+        results: one per item, in order.
+        request: the decoded request.
+        model: the model that answers.
+        nan: whether NaN and infinity become ``null`` or an error.
 
     Raises:
-        ContractBroken: a result cannot be JSON; the message says which and why.
-        BadRequest: an Open Inference request asked for an output that is not there.
+        ContractBroken: a result cannot be serialised; the message says which and why.
+        BadRequest: an Open Inference request asked for an output that does not exist.
     """
     protocol = _protocol(request)
     if protocol == "plain" and request.single:
         if len(results) != 1:
-            raise ContractBroken(f"{len(results)} results for a request with one item", expected="one result an item")
+            raise ContractBroken(f"{len(results)} results for a request with one item", expected="one result per item")
         result = results[0]
         if isinstance(result, (bytes, bytearray, memoryview)):
             return Reply(bytes(result), content_type=OCTETS)
@@ -72,11 +72,11 @@ def encode_answer(results: Sequence[Any], request: Request, model: ModelIdentity
 
 
 def encode_error(error: ReplyError, request: Request, model: ModelIdentity) -> Reply:
-    """The reply that tells a client what was wrong. Never raises, whatever the error holds."""
+    """Encode an error for the client. Never raises, whatever the error contains."""
     try:
         return _encode_error(error, request, model)
     except Exception:
-        return _encode_error(ReplyError("the error itself could not be written"), request, ModelIdentity("", ""))
+        return _encode_error(ReplyError("the error itself could not be serialised"), request, ModelIdentity("", ""))
 
 
 def _encode_error(error: ReplyError, request: Request, model: ModelIdentity) -> Reply:
@@ -99,7 +99,7 @@ def _encode_error(error: ReplyError, request: Request, model: ModelIdentity) -> 
 
 
 def _protocol(request: Request) -> Protocol:
-    """The request's protocol, also where decoding has not come to it: gRPC needs an answer in it from any stage."""
+    """Return the protocol of the request, even before decoding: gRPC needs a matching reply from every stage."""
     if request.protocol == "plain":
         body = request.fields.get("body")
         if isinstance(body, dict) and is_open_inference(body):
@@ -118,7 +118,7 @@ def _identity(request: Request, model: ModelIdentity) -> dict[str, str]:
 
 
 def _requested(outputs: list[dict[str, Any]], request: Request) -> list[dict[str, Any]]:
-    """The outputs that an Open Inference body names, in its order; all where it names none."""
+    """Return the outputs that an Open Inference body asks for, in its order; all if it names none."""
     body = next((value for value in request.fields.values() if isinstance(value, dict) and "inputs" in value), {})
     wanted = body.get("outputs")
     if not wanted:
@@ -127,12 +127,12 @@ def _requested(outputs: list[dict[str, Any]], request: Request) -> list[dict[str
     try:
         return [found[entry["name"]] for entry in wanted]
     except (KeyError, TypeError):
-        message = "the request asks for outputs that are not there"
+        message = "the request asks for outputs that do not exist"
         raise BadRequest(message, expected=f'"outputs" of {{"name": ...}} out of {", ".join(found)}') from None
 
 
 def _printable(value: Any) -> str:
-    """``value`` as text that UTF-8 can hold, cut to :data:`MAX_MESSAGE` characters."""
+    """Convert ``value`` to valid UTF-8 text of at most :data:`MAX_MESSAGE` characters."""
     text = str(value)
     if len(text) > MAX_MESSAGE:
         text = text[: MAX_MESSAGE - 1] + "…"

@@ -1,6 +1,6 @@
-"""Which field of a request holds the value, and what that field is: JSON, text or bytes.
+"""Find the field of a request that holds the value, and read it as JSON, text or bytes.
 
-A raw body is the field ``body``; a form and gRPC Predictions name their fields themselves.
+A raw body is the field ``body``; forms and gRPC Predictions have field names of their own.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ VALUE_FIELDS = ("data", "body", "file", "text", "input", "inputs")
 EXPECTED = '{"inputs": ...}, {"instances": [...]}, an Open Inference body, or a form with the field data'
 
 SHOWN = 6
-"""Names that a message lists."""
+"""Maximum number of names in a message."""
 NAME = 40
-"""Characters of a client's name that a message repeats."""
+"""Maximum number of characters of a client's name in a message."""
 
-_ROUTING = frozenset({"model_name"})  # /invocations passes its query parameters as fields, this one too
+_ROUTING = frozenset({"model_name"})  # /invocations passes its query parameters as fields, including this one
 _CURL = "the value with -H 'Content-Type: application/json' (or text/plain): curl -d alone sends a form"
 
 
 def split_fields(request: Request) -> tuple[str, Mapping[str, Any]]:
-    """The name of the field with the value, and the other fields as parameters.
+    """Return the name of the field with the value, and the other fields as parameters.
 
     Raises:
-        BadRequest: no field holds a value, or several do; or a parameter cannot be read.
+        BadRequest: no field or more than one field holds a value, or a parameter cannot be read.
     """
     fields = request.fields
     if len(fields) == 1 and "body" in fields:
@@ -57,7 +57,7 @@ def split_fields(request: Request) -> tuple[str, Mapping[str, Any]]:
 def _no_value_field(request: Request, found: list[str]) -> BadRequest:
     if found:
         message = f"more than one field holds a value: {list_names(found)}"
-        return BadRequest(message, expected="one of them; several items go into it as a JSON list")
+        return BadRequest(message, expected="one of them; send several items as a JSON list")
     names = [name for name in request.fields if name not in _ROUTING]
     kind, _ = media_type(request.headers.get("content-type", ""))
     if kind == "application/x-www-form-urlencoded":
@@ -79,15 +79,15 @@ def _scalar(value: Any, name: str) -> Any:
 
 
 def _refuse(constant: str) -> Any:
-    raise ValueError(constant)  # the words NaN and Infinity stay words in a form
+    raise ValueError(constant)  # in a form, NaN and Infinity are just words
 
 
 def read_field(request: Request, name: str, wants: Wants) -> Any:
-    """The value of a field: JSON as parsed, text as ``str``, anything else as ``bytes``.
+    """Return the value of a field: parsed JSON, text as ``str``, anything else as ``bytes``.
 
     Raises:
-        BadRequest: it is empty, or not what its content type says.
-        UnsupportedMedia: a content type, charset or encoding that is not taken.
+        BadRequest: it is empty, or does not match its content type.
+        UnsupportedMedia: the content type, charset or encoding is not supported.
     """
     raw = request.fields[name]
     declared = request.content_types.get(name, "")
@@ -109,16 +109,16 @@ def read_field(request: Request, name: str, wants: Wants) -> Any:
         return raw if isinstance(raw, str) else bytes(raw)
     if kind not in UNDECLARED:
         taken = "text" if wants == "text" else "JSON"
-        message = f"{where} has the content type {kind[:80]!r}, and this model takes {taken}"
+        message = f"{where} has the content type {kind[:80]!r}, but this model accepts {taken}"
         raise UnsupportedMedia(message, expected="application/json or text/plain")
     return raw if isinstance(raw, str) else read_undeclared(raw, where, text_allowed=wants == "text")
 
 
 def _check_headers(request: Request, kind: str) -> str:
-    """The charset of a raw body, which TorchServe cuts off the field's content type.
+    """Return the charset of a raw body, which TorchServe removes from the content type of the field.
 
     Raises:
-        UnsupportedMedia: the body is compressed, or in the binary form of the Open Inference Protocol.
+        UnsupportedMedia: the body is compressed, or uses the binary tensor format of the Open Inference Protocol.
     """
     headers = request.headers
     encoding = headers.get("content-encoding", "identity").strip().lower()
@@ -131,7 +131,7 @@ def _check_headers(request: Request, kind: str) -> str:
 
 
 def as_object(value: Any, where: str) -> Mapping[str, Any]:
-    """``value`` as parameters by name; none for null.
+    """Return ``value`` as parameters by name; no parameters for null.
 
     Raises:
         BadRequest: it is not a JSON object.
@@ -144,7 +144,7 @@ def as_object(value: Any, where: str) -> Mapping[str, Any]:
 
 
 def kind_of(value: Any) -> str:
-    """What a JSON value is, in words; never the value itself."""
+    """Describe the type of a JSON value in words, without showing the value."""
     if isinstance(value, dict):
         return f"an object with the keys {list_names(value)}" if value else "an empty object"
     names = {str: "a string", bool: "a truth value", int: "a number", float: "a number", list: "a list"}
@@ -152,7 +152,7 @@ def kind_of(value: Any) -> str:
 
 
 def list_names(names: Iterable[str]) -> str:
-    """The first names, cut, for a message."""
+    """List the first names, shortened, for a message."""
     given = list(names)
     more = f" and {len(given) - SHOWN} more" if len(given) > SHOWN else ""
     return ", ".join(repr(name[:NAME]) for name in given[:SHOWN]) + more

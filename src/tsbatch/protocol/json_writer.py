@@ -1,7 +1,7 @@
-"""Results turned into JSON bytes: one call of orjson, and a good message when that fails.
+"""Serialise results to JSON: one call of orjson, and a helpful message if it fails.
 
-NumPy arrays and scalars are written by orjson itself, float32 in its shortest form. Torch tensors, arrays that
-orjson leaves to us (not contiguous, object) and bytes go through one hook.
+orjson itself writes NumPy arrays and scalars, float32 in its shortest form. Torch tensors, arrays that orjson does not
+support (not contiguous, object) and bytes go through one hook.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ Nan = Literal["null", "error"]
 
 RETURN = "lists, tuples, dicts, strings, numbers, None, NumPy arrays or tensors"
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_PASSTHROUGH_DATACLASS
-_MAX_DEPTH = 40  # orjson itself gives up at 254; a path this long helps nobody
+_MAX_DEPTH = 40  # orjson gives up at 254; longer paths help nobody
 
 
 def dumps(value: Any, *, nan: Nan = "null") -> bytes:
-    """``value`` as JSON bytes.
+    """Serialise ``value`` to JSON bytes.
 
     Args:
         value: lists, tuples, dicts, strings, numbers, NumPy arrays and scalars, torch tensors; ``bytes`` are
-            written as ``{"b64": ...}``, the form KServe gives them.
-        nan: NaN and infinity, which JSON lacks, as ``null`` or as an error.
+            written as ``{"b64": ...}``, as in KServe.
+        nan: whether NaN and infinity, which JSON lacks, become ``null`` or an error.
 
     Raises:
-        ContractBroken: it cannot be JSON; the message says what and where, never the value.
+        ContractBroken: the value cannot be serialised; the message says what and where, but never shows the value.
     """
     try:
         body = orjson.dumps(value, _default, _OPTIONS)
@@ -54,8 +54,8 @@ def _second_try(value: Any) -> bytes:
 
 
 def as_array(value: Any) -> Any:
-    """A torch tensor as a NumPy array on the CPU, bfloat16 as float32; anything else as it is."""
-    torch = sys.modules.get("torch")  # whoever made a tensor has imported it
+    """Convert a torch tensor to a NumPy array on the CPU (bfloat16 to float32); return anything else unchanged."""
+    torch = sys.modules.get("torch")  # a tensor exists only if torch was imported
     if torch is None or not isinstance(value, torch.Tensor):
         return value
     tensor = value.detach().cpu()
@@ -86,20 +86,20 @@ def _children(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _find_culprit(value: Any, path: str = "", parents: tuple[int, ...] = ()) -> tuple[str, Any]:
-    """The innermost value that cannot be written, and the way to it."""
+    """Return the path to the innermost value that cannot be serialised, and that value."""
     if id(value) in parents:
         return path, _Circle()
     if len(parents) < _MAX_DEPTH:
         for step, child in _children(value):
             try:
                 orjson.dumps(child, _default, _OPTIONS | orjson.OPT_NON_STR_KEYS)
-            except (TypeError, RecursionError):  # noqa: PERF203 - looked for only after a failure
+            except (TypeError, RecursionError):  # noqa: PERF203 - runs only after a failure
                 return _find_culprit(child, path + step, (*parents, id(value)))
     return path, value
 
 
 class _Circle:
-    """Stands for a value that contains itself."""
+    """Marks a value that contains itself."""
 
 
 def _reason(culprit: Any, error: Exception) -> str:
@@ -111,18 +111,18 @@ def _reason(culprit: Any, error: Exception) -> str:
     if isinstance(culprit, int):
         return "is an int of more than 64 bits"
     if isinstance(culprit, (dict, list, tuple)):
-        return f"is a {name} that cannot be written: {error}"
+        return f"is a {name} that cannot be serialised: {error}"
     if dataclasses.is_dataclass(culprit):
-        return f"is a dataclass ({name}); return dataclasses.asdict(...) of it"
+        return f"is a dataclass ({name}); return dataclasses.asdict(...) instead"
     kind = f" of {culprit.dtype}" if hasattr(culprit, "dtype") else ""
-    return f"is a {name}{kind}, which cannot be written as JSON"
+    return f"is a {name}{kind}, which cannot be serialised as JSON"
 
 
 def _refuse_nan(value: Any, path: str = "") -> None:
     """Raise for the first NaN or infinity in ``value``.
 
     Raises:
-        ContractBroken: with the way to it.
+        ContractBroken: with the path to it.
     """
     array = as_array(value)
     if isinstance(array, (float, np.floating)):
@@ -131,7 +131,7 @@ def _refuse_nan(value: Any, path: str = "") -> None:
         broken = isinstance(array, np.ndarray) and array.dtype.kind == "f" and not np.isfinite(array).all()
     if broken:
         raise ContractBroken(
-            f"answer{path} is or holds NaN or infinity, and this model is set to refuse that",
+            f"answer{path} is or contains NaN or infinity, which this model is configured to reject",
             expected="finite numbers, or tsbatch.nan: null in model-config.yaml",
         )
     if isinstance(array, np.ndarray) and array.dtype.kind == "O":

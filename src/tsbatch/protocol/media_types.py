@@ -1,7 +1,7 @@
-"""Bytes and their content type, turned into text, JSON or bytes; every failure is a 4xx that says what to send.
+"""Decode bytes with a content type into text, JSON or bytes; every failure is a 4xx that says what to send.
 
-TorchServe 0.12 has already parsed ``application/json`` and decoded ``text/*`` as UTF-8 where it could
-(ts/protocol/otf_message_handler.py); what it could not read arrives here as bytes with the same content type.
+TorchServe 0.12 has already parsed ``application/json`` and decoded ``text/*`` as UTF-8 if possible
+(ts/protocol/otf_message_handler.py); anything it could not read arrives here as bytes with the same content type.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from tsbatch.errors import BadRequest, UnsupportedMedia
 
 SEND_TEXT = "plain text with -H 'Content-Type: text/plain', or valid JSON with -H 'Content-Type: application/json'"
 UNDECLARED = frozenset({"", "application/octet-stream", "application/x-www-form-urlencoded", "multipart/form-data"})
-"""Content types that say nothing about the bytes."""
+"""Content types that do not describe the bytes."""
 
 _CHARSET = re.compile(r"""charset\s*=\s*["']?([^"';\s]+)""", re.IGNORECASE)
 _DATA_URL = re.compile(r"data:[^,]{0,200},")
 _UTF8 = frozenset({"utf-8", "utf8", "us-ascii", "ascii"})
 _NO_CHARSETS = frozenset({"idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape"})
-"""Codecs of Python's that no text is sent in; punycode takes minutes for some megabytes."""
+"""Python codecs in which nobody sends text; punycode takes minutes for a few megabytes."""
 
 
 def media_type(header: str) -> tuple[str, str]:
-    """The bare content type and the charset of a Content-Type header, both lower case; "" where not given."""
+    """Return the bare content type and the charset of a Content-Type header, in lower case; "" if not given."""
     kind, _, rest = header.partition(";")
     found = _CHARSET.search(rest) if rest else None
     return kind.strip().lower(), found.group(1).lower() if found else ""
@@ -39,12 +39,12 @@ def is_json(kind: str) -> bool:
 
 
 def decode_text(raw: bytes | bytearray | str, charset: str, where: str) -> str:
-    """``raw`` as text.
+    """Decode ``raw`` to text.
 
     Args:
-        raw: the bytes; a ``str`` is what TorchServe made of them as UTF-8, and is decoded again if that was wrong.
+        raw: the bytes; a ``str`` was decoded as UTF-8 by TorchServe and is decoded again if that was wrong.
         charset: the declared charset, lower case; "" for UTF-8.
-        where: what the bytes are, for messages.
+        where: a description of the bytes, for messages.
 
     Raises:
         BadRequest: the bytes are not text in this charset.
@@ -63,15 +63,15 @@ def decode_text(raw: bytes | bytearray | str, charset: str, where: str) -> str:
         if isinstance(error, UnicodeDecodeError):
             message = f"{where} is not {charset or 'UTF-8'} text: byte {error.start} cannot be decoded"
             raise BadRequest(message, expected="text in UTF-8, or the right charset in the content type") from None
-        message = f"{where} has the charset {charset[:40]!r}, which is not known here"
+        message = f"{where} has the charset {charset[:40]!r}, which is not supported"
         raise UnsupportedMedia(message, expected="text in UTF-8") from None
 
 
 def parse_json(raw: bytes | bytearray | str, where: str, charset: str = "") -> Any:
-    """``raw`` as JSON, read as leniently as TorchServe reads it (NaN and Infinity are numbers).
+    """Parse ``raw`` as JSON, as leniently as TorchServe (NaN and Infinity are numbers).
 
     Raises:
-        BadRequest: not JSON; the message has line and column.
+        BadRequest: not valid JSON; the message gives line and column.
     """
     text = decode_text(raw, charset, where) if isinstance(raw, (bytes, bytearray)) else raw
     try:
@@ -86,18 +86,18 @@ def parse_json(raw: bytes | bytearray | str, where: str, charset: str = "") -> A
 
 
 def read_undeclared(raw: bytes | bytearray, where: str, *, text_allowed: bool) -> Any:
-    """Bytes that came without a content type: JSON where they are JSON, else text.
+    """Read bytes without a content type: as JSON if they are JSON, as text otherwise.
 
     Args:
         raw: the bytes, not empty.
-        where: what they are, for messages.
-        text_allowed: False where text is no answer, so that bytes which are not JSON are an error.
+        where: a description of the bytes, for messages.
+        text_allowed: False if text is not accepted, so that anything other than JSON is an error.
 
     Returns:
         The parsed JSON, or a ``str``.
 
     Raises:
-        BadRequest: neither, or a JSON object that is broken.
+        BadRequest: neither JSON nor text, or a broken JSON object.
     """
     first = raw.lstrip(b" \t\r\n\xef\xbb\xbf")[:1]
     if not text_allowed or first == b"{":
@@ -106,12 +106,12 @@ def read_undeclared(raw: bytes | bytearray, where: str, *, text_allowed: bool) -
         try:
             return parse_json(raw, where)
         except BadRequest:
-            pass  # a text may begin with a bracket or a quotation mark
+            pass  # a text may start with a bracket or a quotation mark
     return decode_text(raw, "", where)
 
 
 def decode_base64(text: str, where: str) -> bytes:
-    """The bytes in a base64 text, standard or URL-safe, with or without padding, or in a ``data:`` URL.
+    """Decode base64, standard or URL-safe, with or without padding, or a ``data:`` URL.
 
     Raises:
         BadRequest: it is none of these.

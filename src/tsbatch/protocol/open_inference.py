@@ -1,9 +1,9 @@
-"""The Open Inference Protocol (KServe v2): tensors read into items, results written as tensors.
+"""The Open Inference Protocol (KServe v2): read tensors into items and write results as tensors.
 
-REST bodies come from the client; those of gRPC ModelInfer are made by TorchServe's Java, which differs
-(OpenInferenceProtocolImpl.java, GRPCJob.java, both tried on a running 0.12.0): BYTES arrive as base64, unsigned
-numbers as signed ones, parameters and raw_input_contents not at all. In the answer it wants flat data, no null among
-numbers, and makes BYTES of each element's JSON text; anything else ends the worker.
+REST bodies come from the client. The bodies of gRPC ModelInfer are made by TorchServe's Java code, which differs
+(OpenInferenceProtocolImpl.java, GRPCJob.java, both verified on a running 0.12.0): BYTES arrive as base64, unsigned
+numbers as signed ones, parameters and raw_input_contents not at all. In the reply it expects flat data without null
+among the numbers, and turns the JSON text of each element into BYTES; anything else kills the worker.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _TENSOR = '{"name": "text", "datatype": "BYTES", "shape": [2], "data": ["one", "
 
 
 def is_open_inference(body: Mapping[str, Any]) -> bool:
-    """Whether a JSON object is a request of this protocol: its inputs are tensors."""
+    """Whether a JSON object is a request in this protocol, i.e. its inputs are tensors."""
     inputs = body.get("inputs")
     if not isinstance(inputs, list):
         return False
@@ -53,7 +53,7 @@ def is_open_inference(body: Mapping[str, Any]) -> bool:
 
 
 def from_grpc(request: Request) -> bool:
-    """Whether the body was made by TorchServe out of a ModelInfer call: it has no headers, a REST call always has."""
+    """Whether TorchServe made the body from a ModelInfer call, which has no headers; a REST call always has some."""
     body = request.fields.get("body")
     return (
         not request.headers
@@ -67,20 +67,20 @@ def from_grpc(request: Request) -> bool:
 def read_open_inference(
     body: Mapping[str, Any], *, wants: Wants, base64_data: bool, max_items: int
 ) -> tuple[list[Any], Mapping[str, Any]]:
-    """The items of an Open Inference body, and its parameters.
+    """Return the items of an Open Inference body and its parameters.
 
-    The first dimension counts the items. One tensor: an item is its row, a NumPy array or scalar, or for BYTES a
-    string. Several: an item is a dict of rows by name. A BYTES tensor named ``parameters`` with one JSON object holds
-    parameters, for gRPC, where TorchServe drops the real ones.
+    The first dimension counts the items. With one tensor, an item is a row: a NumPy array or scalar, or a string for
+    BYTES. With several tensors, an item is a dict of rows by name. A BYTES tensor named ``parameters`` with one JSON
+    object holds parameters, for gRPC, where TorchServe drops the real ones.
 
     Args:
         body: the parsed body.
         wants: text, bytes or json, as in ``read_payload``.
-        base64_data: BYTES data are base64 whatever they hold, as from gRPC.
-        max_items: more items than this are refused, before any array is made.
+        base64_data: BYTES data are always base64, as from gRPC.
+        max_items: more items than this are rejected before any array is created.
 
     Raises:
-        BadRequest: the tensors cannot be read, or do not fit together.
+        BadRequest: the tensors cannot be read, or do not match each other.
         PayloadTooLarge: too many items.
     """
     for key in body:
@@ -90,7 +90,7 @@ def read_open_inference(
     for tensor in body["inputs"]:
         name, shape = _head(tensor)
         if shape[0] > max_items:
-            message = f"the tensor {name!r} has {shape[0]} items, and at most {max_items} are taken"
+            message = f"the tensor {name!r} has {shape[0]} items, but at most {max_items} are accepted"
             raise PayloadTooLarge(message, expected=f"{max_items} items or fewer; send the rest in another request")
         if name in columns:
             raise BadRequest(f"there are two tensors named {name!r}", expected="one tensor for each name")
@@ -108,7 +108,7 @@ def _tensor_parameters(rows: Any) -> Mapping[str, Any]:
 
 
 def _either_key() -> str:
-    return f"the keys {', '.join(sorted(_BODY_KEYS))}; parameters belong into parameters"
+    return f"the keys {', '.join(sorted(_BODY_KEYS))}; parameters go into the object parameters"
 
 
 def _head(tensor: Any) -> tuple[str, list[int]]:
@@ -269,7 +269,7 @@ def _numbers(column: list[Any]) -> Any:
 def _not_finite(data: Any, name: str, grpc: bool, nan: Nan) -> Any:
     if nan == "error":
         raise ContractBroken(
-            f"answer[{name!r}] holds NaN or infinity, and this model is set to refuse that",
+            f"answer[{name!r}] contains NaN or infinity, which this model is configured to reject",
             expected="finite numbers, or tsbatch.nan: null in model-config.yaml",
         )
     if not grpc:

@@ -1,11 +1,11 @@
-"""What a client sent, read: every shape of body in, a list of values out.
+"""Read the body of a request, whatever its format, into a list of values.
 
 ::
 
     fields ── the value field ── bytes, text or JSON ── protocol ── items ── what the task wants
       └────── other fields: parameters                  plain, KServe v1 or Open Inference
 
-The protocol is written into the request as soon as it is known, so that an error is answered in it too.
+The protocol is stored in the request as soon as it is known, so that errors are sent in it too.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ VALUE_KEYS = ("inputs", "input", "text", "data")
 """Keys of a JSON object that hold the value."""
 
 _VALUE_KEYS = frozenset(VALUE_KEYS)
-_TOP_KEYS = frozenset({"parameters", "options"})  # Hugging Face clients send options, about their own hosting
+_TOP_KEYS = frozenset({"parameters", "options"})  # Hugging Face clients send options for their own hosting
 
 
 @dataclass(slots=True)
 class Payload:
-    """What one request carries.
+    """The contents of one request.
 
     Attributes:
-        values: one for each item, in order, as the task wants them.
-        parameters: the request's parameters.
-        item_parameters: each item's own parameters, or None.
-        protocol: the protocol the body spoke.
-        single: True when the body held one bare item.
+        values: one per item, in order, in the type that the task expects.
+        parameters: the parameters of the request.
+        item_parameters: the parameters of each item, or None.
+        protocol: the protocol of the body.
+        single: True if the body held one bare item.
         client_id: the ``id`` of an Open Inference body.
     """
 
@@ -69,23 +69,23 @@ def read_payload(
 ) -> Payload:
     """Read the items and parameters of a request.
 
-    ``request.protocol`` and ``request.client_id`` are set on the way, also when this raises.
+    ``request.protocol`` and ``request.client_id`` are set even if this raises.
 
     Args:
-        request: the request; only its upper half is read.
+        request: the request; only the attributes that are set before decoding are read.
         item_ndim: nesting depth of one item in JSON: 0 a string or number, 1 a vector; None: a list is always
             several items.
         wants: ``text``: values are ``str``; ``bytes``: values are ``bytes``, in JSON as base64, data URL or
             ``{"b64": ...}``; ``json``: values as parsed, rows of Open Inference tensors as NumPy arrays.
-        max_items: more items than this are refused.
-        item_keys: an object of these keys is one item, whatever ``wants`` says, and may have ``parameters`` of its own;
-            its texts and lists of texts are checked as texts are.
+        max_items: more items than this are rejected.
+        item_keys: an object with these keys is one item, whatever ``wants`` is, and may have its own ``parameters``;
+            its texts and lists of texts are checked like other texts.
 
     Raises:
-        BadRequest: cannot be read, or has no value.
+        BadRequest: the body cannot be read, or has no value.
         PayloadTooLarge: too many items.
-        UnsupportedMedia: a content type, charset or encoding that is not taken.
-        Unprocessable: a value is not what the task wants.
+        UnsupportedMedia: the content type, charset or encoding is not supported.
+        Unprocessable: a value does not have the type that the task expects.
     """
     name, parameters = split_fields(request)
     body = read_field(request, name, wants)
@@ -115,7 +115,7 @@ def _open_inference(
 ) -> tuple[list[Any], Mapping[str, Any]]:
     request.protocol = "open-inference"
     request.client_id = str(body["id"]) if body.get("id") not in (None, "") else None
-    if request.fields[name] is not body:  # TS_DECODE_INPUT_REQUEST=false; the answer needs the parsed body too
+    if request.fields[name] is not body:  # TS_DECODE_INPUT_REQUEST=false; the reply needs the parsed body too
         request.fields = {**request.fields, name: body}
     return read_open_inference(body, wants=wants, base64_data=from_grpc(request), max_items=max_items)
 
@@ -125,12 +125,12 @@ def _kserve(request: Request, body: dict[str, Any]) -> tuple[list[Any], Mapping[
     _check_keys(body, "instances", frozenset({"parameters"}))
     if not isinstance(body["instances"], list):
         message = f'"instances" is {kind_of(body["instances"])}'
-        raise BadRequest(message, expected='a list, one element for each item: {"instances": [...]}')
+        raise BadRequest(message, expected='a list with one element per item: {"instances": [...]}')
     return body["instances"], as_object(body.get("parameters"), '"parameters"')
 
 
 def _unwrap_body(body: dict[str, Any], wants: Wants, item_keys: frozenset[str]) -> tuple[Any, Mapping[str, Any]]:
-    """The value and the parameters of a plain JSON object."""
+    """Return the value and the parameters of a plain JSON object."""
     if len(body) == 1 and not _VALUE_KEYS.isdisjoint(body):
         return next(iter(body.values())), NO_PARAMETERS
     if _is_item(body, item_keys):
@@ -149,7 +149,7 @@ def _unwrap_body(body: dict[str, Any], wants: Wants, item_keys: frozenset[str]) 
 
 
 def _is_item(found: dict[str, Any], item_keys: frozenset[str]) -> bool:
-    """Whether an object is one item of several keys, and no object around a value."""
+    """Whether an object is one item with several keys, rather than an object that wraps a value."""
     own = found.keys() - _TOP_KEYS
     return own <= item_keys and not own <= _VALUE_KEYS
 
@@ -158,7 +158,7 @@ def _no_value_key(body: dict[str, Any]) -> BadRequest:
     names = [key for key in body if key not in _TOP_KEYS]
     if not names:
         return BadRequest("the JSON object has no value", expected=EXPECTED)
-    # A client's keys may be many and long; a slip shows in the first ones.
+    # A client may send many long keys; a typo shows in the first ones.
     near = [match for key in names[:SHOWN] for match in difflib.get_close_matches(key[:NAME], VALUE_KEYS, n=1)]
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return BadRequest(f"the JSON object has no value, its keys are {list_names(names)}{hint}", expected=EXPECTED)
@@ -170,13 +170,13 @@ def _check_keys(body: dict[str, Any], value_key: str, others: frozenset[str]) ->
     for key in body:
         if key != value_key and key not in others:
             near = difflib.get_close_matches(key[:NAME], others, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "a parameter belongs into the object 'parameters'"
+            hint = f"did you mean {near[0]!r}?" if near else "put parameters into the object 'parameters'"
             message = f"the key {key[:NAME]!r} beside {value_key!r} is not known; {hint}"
             raise BadRequest(message, expected=f'{{"{value_key}": ..., "parameters": {{...}}}}')
 
 
 def _is_single(value: Any, item_ndim: int | None) -> bool:
-    """Whether a JSON value is one item, by how deep its lists are nested."""
+    """Whether a JSON value is one item, according to the nesting depth of its lists."""
     if not isinstance(value, list):
         return True
     if not item_ndim or not value or isinstance(value[0], dict):
@@ -193,14 +193,14 @@ def _check_count(items: list[Any], max_items: int) -> None:
     if not items:
         raise BadRequest("the request has no item: its list is empty", expected="at least one item")
     if len(items) > max_items:
-        message = f"the request has {len(items)} items, and at most {max_items} are taken"
+        message = f"the request has {len(items)} items, but at most {max_items} are accepted"
         raise PayloadTooLarge(message, expected=f"{max_items} items or fewer; send the rest in another request")
 
 
 def _unwrap_item(
     item: dict[str, Any], position: int, item_keys: frozenset[str]
 ) -> tuple[Any, Mapping[str, Any] | None]:
-    """An item that is an object around its value, and its own parameters; any other object is the value."""
+    """Unwrap an object that holds a value and its own parameters; any other object is the value itself."""
     if "parameters" in item and _is_item(item, item_keys):
         value = {key: part for key, part in item.items() if key not in _TOP_KEYS}
         return value, as_object(item["parameters"], f'"parameters" of item {position}')
@@ -214,7 +214,7 @@ def _unwrap_item(
 
 
 def _as_wanted(value: Any, wants: Wants, position: int, item_keys: frozenset[str]) -> Any:
-    """One value in the type the task wants."""
+    """Convert a value to the type that the task expects."""
     if value is None:
         raise Unprocessable(f"item {position} is null", expected=_item_expected(wants))
     if isinstance(value, dict) and _is_item(value, item_keys):
@@ -238,7 +238,7 @@ def _as_wanted(value: Any, wants: Wants, position: int, item_keys: frozenset[str
 
 
 def _check_surrogates(value: str | dict[str, Any], position: int) -> None:
-    """Refuse what is not Unicode, in a text or in the texts and lists of texts of an item of several keys."""
+    """Reject text that is not valid Unicode, also in the texts and lists of texts of an item with several keys."""
     parts = [value] if isinstance(value, str) else value.values()
     for text in (text for part in parts for text in (part if isinstance(part, list) else [part])):
         if isinstance(text, str) and not text.isascii():

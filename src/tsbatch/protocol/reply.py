@@ -1,7 +1,7 @@
-"""What goes out: one reply for each request, handed to a sink in any order.
+"""Replies, one per request, passed to a sink in any order.
 
-The loop gives replies to a :class:`Sink`; the adapter's sink writes them into TorchServe's context, a
-test's sink keeps them in a list. Bodies are ready bytes: nothing after the loop serialises anything.
+The loop passes replies to a :class:`Sink`; the adapter's sink writes them into TorchServe's context, the sink of a test
+keeps them in a list. Bodies are ready bytes: nothing is serialised after the loop.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any, Protocol
 JSON = "application/json"
 
 _NOT_IN_A_NAME = re.compile(r"[^0-9A-Za-z!#$%&'*+.^_`|~-]")
-"""What a header's name cannot hold (RFC 9110, 5.6.2): Netty refuses it and TorchServe's worker dies."""
+"""Characters that a header name cannot contain (RFC 9110, 5.6.2): Netty rejects them, and TorchServe's worker dies."""
 _SERVERS_OWN = frozenset({"content-type", "content-length", "transfer-encoding", "connection", "ts_stream_next"})
-"""Headers that frame the answer: the server sets them, and a handler's would break the answer or replace its type."""
+"""Headers that frame the response. The server sets them; one from a handler would break the response or its type."""
 
 
 @dataclass(slots=True)
 class Reply:
-    """The answer to one request: status, reason phrase, headers and ready bytes."""
+    """The reply to one request: status, reason phrase, headers and ready bytes."""
 
     body: bytes
     status: int = 200
@@ -31,10 +31,10 @@ class Reply:
 
 
 class Sink(Protocol):
-    """Takes the replies of a batch. One call a request today; several for a stream later."""
+    """Receives the replies of a batch: one call per request, or several for a stream in the future."""
 
     def send(self, index: int, reply: Reply) -> None:
-        """Take the reply of the request at ``index``."""
+        """Accept the reply to the request at ``index``."""
 
 
 class ListSink:
@@ -44,7 +44,7 @@ class ListSink:
         self._replies: list[Reply | None] = [None] * count
 
     def send(self, index: int, reply: Reply) -> None:
-        """Keep ``reply`` as the answer of request ``index``."""
+        """Store ``reply`` as the reply to request ``index``."""
         self._replies[index] = reply
 
     @property
@@ -52,7 +52,7 @@ class ListSink:
         """All replies, in order.
 
         Raises:
-            RuntimeError: when a request has had no reply; the loop never lets that happen.
+            RuntimeError: a request has no reply; the loop never lets that happen.
         """
         missing = [index for index, reply in enumerate(self._replies) if reply is None]
         if missing:
@@ -61,25 +61,25 @@ class ListSink:
 
 
 def sendable_headers(reply: Reply) -> dict[str, str]:
-    """The reply's headers as any server takes them: valid names, values in ASCII, none of those that frame it."""
+    """Return the headers that any server accepts: valid names, ASCII values, none that frame the response."""
     named = ((_sendable_name(str(name)), value) for name, value in reply.headers.items())
     return {name: _ascii(value) for name, value in named if name}
 
 
 @lru_cache(maxsize=256)
 def _sendable_name(name: str) -> str:
-    """A header's name as any server takes it, "" for one that is not sent; a handler has the same few each time."""
+    """Return a valid header name, or "" for a header that is not sent; cached, since a handler repeats a few names."""
     name = _NOT_IN_A_NAME.sub("-", name)
     return "" if name.lower() in _SERVERS_OWN else name
 
 
 def sendable_type(reply: Reply) -> str:
-    """The reply's content type, likewise."""
+    """Return the content type, as safe as the headers."""
     return _ascii(reply.content_type) or JSON
 
 
 def _ascii(value: Any) -> str:
-    """Text that may stand in a header: printable ASCII, no line breaks (Netty refuses them and the worker dies)."""
+    """Return valid header text: printable ASCII, no line breaks (Netty rejects them, and the worker dies)."""
     text = str(value)
     if text.isascii() and text.isprintable():
         return text

@@ -1,8 +1,7 @@
-"""What comes in: one request of the batch, and the items it carries.
+"""Requests and the items they carry.
 
-A request is one HTTP or gRPC call. The adapter (``torchserve.py``) or a caller fills the upper half of
-:class:`Request`; decoding fills the lower half with what the body turned out to be (``payload.py``).
-Nothing here knows TorchServe.
+A request is one HTTP or gRPC call. The adapter (``worker/adapter.py``) or a caller fills in the upper half of
+:class:`Request`; decoding (``protocol/payload.py``) fills in the lower half. Nothing here depends on TorchServe.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ NO_PARAMETERS: Mapping[str, Any] = MappingProxyType({})
 
 
 class Headers(Mapping[str, str]):
-    """HTTP headers, looked up without regard to case (RFC 9110, 5.1)."""
+    """HTTP headers with case-insensitive lookup (RFC 9110, 5.1)."""
 
     __slots__ = ("_values",)
 
@@ -38,7 +37,7 @@ class Headers(Mapping[str, str]):
     def get(self, name: str, default: str | T, /) -> str | T: ...
 
     def get(self, name: str, default: Any = None, /) -> Any:
-        """The header, or ``default``; Mapping's own raises and catches, and most that are asked for are not there."""
+        """Return the header or ``default``; faster than Mapping's own method, which raises for missing headers."""
         return self._values.get(name.lower(), default)
 
     def __iter__(self) -> Iterator[str]:
@@ -48,7 +47,7 @@ class Headers(Mapping[str, str]):
         return len(self._values)
 
     def __repr__(self) -> str:
-        # Names only: values may hold tokens.
+        # Names only: values may contain tokens.
         return f"Headers({sorted(self._values)})"
 
 
@@ -57,19 +56,19 @@ class Request:
     """One HTTP or gRPC call of the batch.
 
     Attributes:
-        fields: what was sent, by field name; a raw body is the field ``body``. Values are ``bytes``,
-            ``bytearray``, ``str`` or already parsed JSON.
+        fields: the content by field name; a raw body is the field ``body``. Values are ``bytes``, ``bytearray``,
+            ``str`` or already parsed JSON.
         headers: the call's headers; empty for gRPC.
-        content_types: content type of each field, where the client gave one.
+        content_types: content type of each field that has one.
         index: position in the batch.
-        id: the server's id of the request.
-        arrival: when the client or proxy sent it, in seconds since the epoch (``X-Request-Start``).
+        id: the request id of the server.
+        arrival: when the client or proxy sent the request, in seconds since the epoch (``X-Request-Start``).
         kind: predict, explain or describe.
-        protocol: the protocol the body spoke, filled in by decoding; decides the answer's shape.
-        single: True when the body held one bare item, so that the answer is bare too.
-        parameters: the request's parameters, filled in by decoding.
+        protocol: the protocol of the body, filled in by decoding; determines the shape of the reply.
+        single: True if the body held one bare item, so that the reply is bare too.
+        parameters: the parameters of the request, filled in by decoding.
         client_id: the ``id`` of an Open Inference body.
-        ticket: room for adapters (trace context, deadline); never read by the loop.
+        ticket: for adapters (trace context, deadline); the loop never reads it.
     """
 
     fields: Mapping[str, Any]
@@ -87,7 +86,7 @@ class Request:
 
     @classmethod
     def of(cls, value: Any, **fields: Any) -> Request:
-        """A request whose body is ``value``, as a client would send it as JSON; for scripts and tests."""
+        """Create a request whose body is ``value``, as a client would send it as JSON; for scripts and tests."""
         return cls(fields={"body": value}, content_types={"body": "application/json"}, **fields)
 
 
@@ -96,12 +95,12 @@ class Item:
     """One input of the model.
 
     Attributes:
-        value: what the client sent for this item, decoded.
-        parameters: the request's parameters, overlaid with the item's own; an instance of the handler's
-            ``parameters_class`` where it declares one.
-        request: the request it came with.
-        position: its place among the request's items.
-        state: room for the handler: what one stage hands to a later one for this item.
+        value: the decoded value that the client sent.
+        parameters: the parameters of the request, overridden by those of the item; an instance of the handler's
+            ``parameters_class`` if it declares one.
+        request: the request that the item belongs to.
+        position: its index among the items of the request.
+        state: for the handler: whatever one stage passes to a later one for this item.
     """
 
     value: Any

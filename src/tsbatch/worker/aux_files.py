@@ -1,7 +1,7 @@
 """Auxiliary files (labels, vocabularies, thresholds), read once when the worker loads.
 
-``tsbatch.aux`` in model-config.yaml maps names to files in the archive; ``self.aux["labels"]`` is then what the
-file holds. Reading on the first request, or on every one, is what makes handlers slow and fragile.
+``tsbatch.aux`` in model-config.yaml maps names to files in the archive; ``self.aux["labels"]`` then holds
+the content of the file. Reading such files on the first request, or on every request, makes handlers slow and fragile.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ READERS: Mapping[str, Callable[[Path], Any]] = {
     ".npz": _read_array,
     ".safetensors": _read_safetensors,
 }
-"""How a file is read, by the end of its name. Nothing here runs code from the file (no pickles)."""
+"""The reader for each file extension. None of them runs code from the file (no pickles)."""
 
 
 def load_auxiliary(files: Mapping[str, str], model_dir: Path) -> Mapping[str, Any]:
-    """What the files hold, by name; the mapping cannot be changed.
+    """Return the contents of the files by name, in an immutable mapping.
 
     Raises:
-        LoadError: a file that is missing, outside the model folder, of an unknown kind, or broken.
+        LoadError: a file is missing, outside the model folder, of an unknown type, or broken.
     """
     return MappingProxyType({name: _load(name, file, model_dir) for name, file in files.items()})
 
@@ -65,15 +65,15 @@ def _load(name: str, file: str, model_dir: Path) -> Any:
     where = f"model-config.yaml: tsbatch.aux.{name}: {file}"
     path = (model_dir / file).resolve()
     if not path.is_relative_to(model_dir.resolve()):
-        raise LoadError(f"{where}: lies outside the archive; name a file that was packed")
+        raise LoadError(f"{where}: is outside the archive; use a file that was packaged")
     reader = READERS.get(path.suffix.lower())
     if reader is None:
-        raise LoadError(f"{where}: unknown kind of file; known are {', '.join(READERS)}")
+        raise LoadError(f"{where}: unknown file type; supported types are {', '.join(READERS)}")
     if not path.is_file():
-        raise LoadError(f"{where}: no such file in the archive; pack it with: tsbatch package --aux {name}={file}")
+        raise LoadError(f"{where}: no such file in the archive; add it with: tsbatch package --aux {name}={file}")
     try:
         return reader(path)
     except ImportError as error:
-        raise LoadError(f"{where}: needs the package {error.name}: pip install {error.name}") from None
-    except Exception as error:  # each format has its own kinds of error
+        raise LoadError(f"{where}: requires the package {error.name}: pip install {error.name}") from None
+    except Exception as error:  # each format raises its own errors
         raise LoadError(f"{where}: cannot be read: {type(error).__name__}: {error}") from None

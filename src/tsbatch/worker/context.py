@@ -1,7 +1,7 @@
-"""What a handler is told when it loads, whoever loads it.
+"""The context in which a handler loads.
 
-TorchServe's worker, the runner and a plain script each make one of these; the handler core knows no other
-source of facts about where it runs.
+TorchServe's worker, the runner and a plain script each create a :class:`ModelContext`; the handler has no other
+source of information about where it runs.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelContext:
-    """Where a model lies and how it was configured.
+    """The location and configuration of a model.
 
     Attributes:
         model_dir: the folder with the model's files (for TorchServe the unpacked archive).
         model_name: the name it is served under.
         model_version: its version, from the manifest.
-        batch_size: the largest number of requests a batch can have, never the number it has.
+        batch_size: the largest number of requests in a batch, never the actual number.
         gpu_id: the GPU TorchServe assigned, or None.
         config: the whole of model-config.yaml.
         manifest: the ``model`` section of MAR-INF/MANIFEST.json.

@@ -1,4 +1,4 @@
-"""How many cores this process may use. Apart from what needs torch, so that desk commands start at once."""
+"""The number of CPU cores that this process may use. Imports no torch, so that commands start fast."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def usable_cores(cgroup: Path = _CGROUP) -> int:
-    """Cores this process may use: its affinity, and the CPU quota of its control group (v2, then v1)."""
+    """Return the number of usable cores, from the CPU affinity and the CPU quota of the control group (v2, then v1)."""
     affinity = getattr(os, "sched_getaffinity", None)  # Linux only
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     quota = _quota(cgroup)

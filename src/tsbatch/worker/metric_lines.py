@@ -1,7 +1,7 @@
-"""The ``[METRICS]`` lines a worker writes to its standard output, and who reads them.
+"""Parse and capture the ``[METRICS]`` lines that a worker writes to its standard output.
 
-TorchServe's frontend keeps a line only when its pattern matches (metrics/Metric.java) and the name is in its
-metrics.yaml. The same pattern is used here, so that a value it drops (``nan``, ``1e+16``) is seen as dropped.
+TorchServe's frontend keeps a line only if it matches a pattern (metrics/Metric.java) and its metrics.yaml has the name.
+The same pattern is used here, so that a value that TorchServe drops (``nan``, ``1e+16``) counts as dropped.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Metric:
         unit: its unit, in TorchServe's spelling (``Milliseconds``, ``Count``).
         value: its value.
         dimensions: name and value of each dimension.
-        request_ids: the ids of the requests it speaks of; for a metric of the batch, those of all its requests.
-        type: COUNTER, GAUGE or HISTOGRAM; empty in the old form of the line.
+        request_ids: the ids of its requests; for a metric of the batch, those of all requests.
+        type: COUNTER, GAUGE or HISTOGRAM; empty in the old line format.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Metric:
 
 
 def parse_metric(line: str) -> Metric | None:
-    """The metric of one line, with or without its ``[METRICS]``; None when TorchServe would drop the line."""
+    """Parse one line, with or without ``[METRICS]``; return None if TorchServe would drop it."""
     found = _LINE.fullmatch(line.removeprefix(PREFIX))
     if not found:
         return None
@@ -59,10 +59,10 @@ def parse_metric(line: str) -> Metric | None:
 
 @dataclass(slots=True)
 class Captured:
-    """What was emitted while capturing; read when it is asked for, so that whoever measures does not measure that.
+    """The captured lines, parsed on access so that parsing does not affect measurements.
 
     Attributes:
-        lines: those that start with ``[METRICS]``, in order.
+        lines: the lines that start with ``[METRICS]``, in order.
     """
 
     lines: list[str] = field(default_factory=list)
@@ -74,12 +74,12 @@ class Captured:
 
     @property
     def dropped(self) -> list[str]:
-        """The lines TorchServe would have dropped, in order."""
+        """The lines that TorchServe would drop, in order."""
         return [line for line in self.lines if parse_metric(line) is None]
 
 
 class _Tap(logging.Handler):
-    """Takes the metrics out of a logger, and passes on to its parents what they would have been given."""
+    """Captures the metrics of a logger and passes its records on to the parents as before."""
 
     def __init__(self, logger: logging.Logger, captured: Captured) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class _Tap(logging.Handler):
 
 @contextmanager
 def capture_metrics(*loggers: str) -> Iterator[Captured]:
-    """Capture the metrics that pass through ``loggers``, whatever their level; all else is left as it was."""
+    """Capture the metrics that pass through ``loggers``, regardless of level; leave everything else unchanged."""
     captured = Captured()
     taps = []
     for logger in map(logging.getLogger, loggers):

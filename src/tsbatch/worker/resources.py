@@ -1,4 +1,4 @@
-"""What one worker may use: cores, threads, device."""
+"""The resources of one worker: cores, threads, device."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["apply_threads", "one_operator_at_a_time", "pick_device", "threads_fo
 
 
 def threads_for(setting: int | str, config: Mapping[str, Any], cores: int) -> int:
-    """Threads of one worker.
+    """Return the number of threads of one worker.
 
-    ``auto`` divides the usable cores among the model's workers: TorchServe starts several and lets each use
-    all cores, and two such workers on two cores served fewer than half the requests of one.
+    ``auto`` divides the usable cores among the workers of the model: TorchServe starts several and lets each use all
+    cores, and two such workers on two cores served fewer than half the requests of one.
 
     Args:
         setting: ``auto`` or a number.
-        config: model-config.yaml; ``minWorkers`` is how many workers TorchServe starts.
+        config: model-config.yaml; ``minWorkers`` is the number of workers that TorchServe starts.
         cores: usable cores.
     """
     if isinstance(setting, int):
@@ -33,32 +33,32 @@ def threads_for(setting: int | str, config: Mapping[str, Any], cores: int) -> in
 
 
 def apply_threads(threads: int) -> None:
-    """Set the threads of torch and of Rust tokenizers. Call before the first tokenizer is used."""
+    """Set the number of threads of torch and of Rust tokenizers. Call this before the first tokenizer is used."""
     torch.set_num_threads(threads)
-    os.environ["RAYON_NUM_THREADS"] = str(threads)  # read once, when a tokenizer first works on a list
+    os.environ["RAYON_NUM_THREADS"] = str(threads)  # read once, when a tokenizer first processes a list
 
 
 def one_operator_at_a_time() -> None:
-    """Give torch one thread between operators, where it would take as many as there are cores.
+    """Limit torch to one inter-op thread; its default is the number of cores.
 
-    A worker computes one batch at a time, so those would only contend with the threads inside operators. For a
-    process of our own: it can be set once, and before anything has run in parallel.
+    A worker computes one batch at a time, so more inter-op threads would only compete with the intra-op threads. Only
+    for our own process: this can be set once, before anything has run in parallel.
     """
-    with contextlib.suppress(RuntimeError):  # too late, something has run already
+    with contextlib.suppress(RuntimeError):  # too late, something has already run
         torch.set_num_interop_threads(1)
 
 
 def pick_device(setting: str, gpu_id: int | None) -> torch.device:
-    """The device to run on; ``auto`` takes the GPU that TorchServe assigned, if torch can use it.
+    """Return the device to run on; ``auto`` selects the GPU that TorchServe assigned if torch can use it.
 
     Raises:
-        SettingsError: a device that does not exist here.
+        SettingsError: the device does not exist here.
     """
     if setting == "auto":
         return torch.device("cuda", gpu_id) if gpu_id is not None and torch.cuda.is_available() else torch.device("cpu")
     try:
         device = torch.device(setting)
-        torch.empty(1, device=device).tolist()  # a device that holds no numbers (meta) fails here
+        torch.empty(1, device=device).tolist()  # a device without data (meta) fails here
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise SettingsError(f"model-config.yaml: tsbatch.device: {setting!r} cannot be used here: {reason}") from None
@@ -66,9 +66,9 @@ def pick_device(setting: str, gpu_id: int | None) -> torch.device:
 
 
 def to_device(tensors: Any, device: torch.device) -> Any:
-    """Tensors on ``device``, also those inside mappings, tuples and lists.
+    """Move tensors to ``device``, including those in mappings, tuples and lists.
 
-    To a GPU they go through pinned memory: only from there does a copy not wait for the ones before it.
+    Copies to a GPU go through pinned memory, because only those are asynchronous.
     """
     if device.type == "cpu":
         return tensors

@@ -1,10 +1,10 @@
-"""Close what a handler opened, however the worker can be told to end.
+"""Close what a handler opened, in every way that a worker can notice its shutdown.
 
-TorchServe does not tell a worker to end: it closes the socket and at once sends SIGKILL
-(frontend/server/.../wlm/WorkLoadManager.java). Between the two lie some milliseconds. An idle worker sees the
-end of the socket and exits, which runs ``atexit``; a busy one would not look, so a thread watches the socket for
-it. That thread also sees a batch run into responseTimeout, of which nobody tells the worker at all. SIGTERM and
-Ctrl-C are caught too. docs/closing.md tells how often that is enough.
+TorchServe does not ask a worker to exit: it closes the socket and immediately sends SIGKILL
+(frontend/server/.../wlm/WorkLoadManager.java). A few milliseconds pass in between. An idle worker notices the closed
+socket and exits, which runs ``atexit``; a busy worker does not look at it, so a thread watches the socket. The same
+thread notices a batch that reaches responseTimeout, which TorchServe does not announce either. SIGTERM and Ctrl-C
+are handled too. docs/closing.md shows how often this is enough.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ logger = logging.getLogger("tsbatch")
 
 _HANG_UP = getattr(select, "POLLHUP", 0) | getattr(select, "POLLRDHUP", 0)
 SECONDS_TO_LEAVE = 0.5
-"""After closing, an idle worker has left by itself within this time; a busy one would go on for nobody."""
+"""An idle worker exits by itself within this time after closing; a busy one would compute for no one."""
 SERVER_MARK = "TSBATCH_SERVER"
-"""By this variable `tsbatch stop` finds the processes of a server (ops/processes.py)."""
-SPARED = 0.2
-"""Share of responseTimeout, at most one second, that is kept for closing."""
+"""The environment variable by which `tsbatch stop` finds the processes of a server (system/processes.py)."""
+RESERVED = 0.2
+"""Fraction of responseTimeout, at most one second, that is reserved for closing."""
 
 
 class Closer:
-    """What to close when the worker ends; each is closed once, whoever asks first."""
+    """Resources to close when the worker exits; each is closed exactly once."""
 
     def __init__(self) -> None:
         self._callbacks = ExitStack()
@@ -45,7 +45,7 @@ class Closer:
         self._shells: list[subprocess.Popen[bytes]] = []
 
     def add(self, callback: Callable[[], Any]) -> None:
-        """Call ``callback`` when the worker ends; what was added last comes first."""
+        """Call ``callback`` when the worker exits, in reverse order of registration."""
         self._wanted = True
         self._callbacks.callback(callback)
 
@@ -54,22 +54,22 @@ class Closer:
         self._shells.append(when_gone(command))
 
     def close(self) -> None:
-        """Close everything that was added. Calling it again does nothing, but waits for a closing under way."""
+        """Close everything that was registered. A second call does nothing, but waits for a running one."""
         with self._turn:
             self._callbacks.close()
 
     def allow(self, response_timeout: Any) -> None:
-        """Let a batch take at most this long, in seconds; None or nonsense for as long as it likes.
+        """Set the time limit of a batch, in seconds; None or an invalid value means no limit.
 
-        TorchServe kills the worker of a batch that takes longer. Where something is to be closed, the worker ends
-        itself shortly before, so that it can.
+        TorchServe kills the worker if a batch takes longer. If there is something to close, the worker exits shortly
+        before that, so that it can.
         """
         known = isinstance(response_timeout, int) and response_timeout > 0
-        self._limit = response_timeout - min(1.0, SPARED * response_timeout) if known else None
+        self._limit = response_timeout - min(1.0, RESERVED * response_timeout) if known else None
 
     @contextmanager
     def on_duty(self, connection: Any) -> Iterator[None]:
-        """While a batch is computed: watch the connection to the server, from the first batch on, and the time."""
+        """Watch the connection to the server (from the first batch on) and the time while a batch is computed."""
         if not self._watching:
             self._watching = True
             close_on_hang_up(connection, self._leave, meanwhile=self._check_time)
@@ -81,13 +81,13 @@ class Closer:
             self._due = None
 
     def _check_time(self) -> float | None:
-        """Seconds until a batch may be overdue (one that starts later is due later); does not return when one is."""
+        """Return the seconds until a batch may be overdue; exit the process if one is."""
         due = self._due
         if due is None:
             return self._limit
         left = due - time.monotonic()
         if left <= 0:
-            logger.error("a batch takes as long as responseTimeout; closing before TorchServe kills this worker")
+            logger.error("a batch is about to exceed responseTimeout; closing before TorchServe kills this worker")
             self._close_quietly()
             os._exit(1)
         return left
@@ -107,10 +107,10 @@ class Closer:
 
 
 def close_when_told(close: Callable[[], None]) -> None:
-    """Call ``close`` at interpreter exit and on SIGTERM, then let the signal do what it did."""
+    """Call ``close`` at interpreter exit and on SIGTERM, then let the signal take its default effect."""
     atexit.register(close)
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        return  # somebody else's process, or somebody else's signal
+        return  # not our process, or not our signal
 
     def on_signal(number: int, _frame: Any) -> None:
         try:
@@ -125,18 +125,18 @@ def close_when_told(close: Callable[[], None]) -> None:
 def close_on_hang_up(
     connection: Any, close: Callable[[], None], *, meanwhile: Callable[[], float | None] = lambda: None
 ) -> None:
-    """Call ``close`` as soon as the other end of ``connection`` is gone, from a thread that sleeps until then.
+    """Call ``close`` as soon as the peer of ``connection`` is gone, from a thread that sleeps until then.
 
     Args:
-        connection: the worker's socket; anything without a file number is ignored.
-        close: what to call; a second call of it must do nothing.
-        meanwhile: called before that too, and again after the seconds that it returns; None for never.
+        connection: the socket of the worker; ignored if it has no file descriptor.
+        close: the callback; calling it twice must do nothing.
+        meanwhile: called first, and again after the number of seconds that it returns; None for never.
     """
     try:
         number = connection.fileno()
     except (AttributeError, OSError):
         return
-    if number < 0 or not _HANG_UP:  # a platform without poll: the idle worker's exit has to do
+    if number < 0 or not _HANG_UP:  # no poll on this platform: only the exit of an idle worker is left
         return
 
     def watch() -> None:
@@ -146,30 +146,30 @@ def close_on_hang_up(
             pass
         close()
 
-    with suppress(RuntimeError):  # no thread to be had: the idle worker's exit has to do
+    with suppress(RuntimeError):  # no thread available: only the exit of an idle worker is left
         threading.Thread(target=watch, name="tsbatch-hang-up", daemon=True).start()
 
 
 def _milliseconds(seconds: float | None) -> int | None:
-    # Rounded up, or it would be asked again too early.
+    # Rounded up, so that it is not called too early.
     return None if seconds is None else int(seconds * 1000) + 1
 
 
 def when_gone(command: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Run ``command`` once this process is gone, whatever ended it, SIGKILL included.
+    """Run ``command`` after this process is gone, even after SIGKILL.
 
     A small shell waits for the end of a pipe that only this process holds open.
 
     Args:
-        command: program and arguments, as for subprocess; its output goes nowhere.
+        command: program and arguments, as for subprocess; the output is discarded.
 
     Returns:
-        The shell, to be kept.
+        The shell process; keep a reference to it.
 
     Raises:
         OSError: there is no ``/bin/sh``, as on Windows.
     """
-    # No other child inherits the writing end (PEP 446), and it is never closed: that is left to our end.
+    # No other child inherits the writing end (PEP 446), and only the end of this process closes it.
     reader, _writer = os.pipe()
     try:
         return subprocess.Popen(
@@ -177,7 +177,7 @@ def when_gone(command: Sequence[str]) -> subprocess.Popen[bytes]:
             stdin=reader,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            # `tsbatch stop` kills whatever carries the server's mark, and would kill the shell before its work is done.
+            # `tsbatch stop` kills every process with the server's mark, which would stop the shell too early.
             env={name: value for name, value in os.environ.items() if name != SERVER_MARK},
             start_new_session=True,
         )

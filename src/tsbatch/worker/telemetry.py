@@ -1,4 +1,4 @@
-"""One timing record for each batch; headers, metrics and reports are derived from it.
+"""The timing record of a batch, from which headers, metrics and reports are derived.
 
 ::
 
@@ -6,10 +6,10 @@
        │── queue wait ──│─ assembly wait ─│─ decode ─ preprocess ─ inference ─ ... ─│
                                           └────────────── handler time ─────────────┘
 
-The arrival is what the client or proxy wrote into ``X-Request-Start``. The worker was free when its last
-batch had been answered, or when the first request of this batch arrived if that was later: from then on the
-batch was being assembled (TorchServe counts max_batch_delay from there, frontend/server/.../wlm/Model.java).
-Stages meet without a gap, so they add up to the handler time.
+The arrival is the time that the client or proxy wrote into ``X-Request-Start``. The worker became free when it had
+answered its previous batch, or when the first request of this batch arrived if that was later: from then on, the batch
+was being assembled (TorchServe counts max_batch_delay from there, frontend/server/.../wlm/Model.java). There is no gap
+between stages, so they add up to the handler time.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from tsbatch.protocol.request import Request
 
 STAGES: Final = ("decode", "preprocess", "inference", "postprocess", "encode")
 REQUEST_START: Final = "x-request-start"
-OLDEST_START: Final = 3600.0
-"""Seconds; an older X-Request-Start is somebody's stale header and is ignored."""
+MAX_START_AGE: Final = 3600.0
+"""Seconds; an older X-Request-Start is stale and is ignored."""
 
 
 @dataclass(slots=True)
 class BatchRecord:
-    """What one batch cost, in seconds, and what it was made of.
+    """The timings of one batch, in seconds, and its contents.
 
     Attributes:
         size: requests in the batch.
-        capacity: requests it could have held (batchSize).
+        capacity: the maximum number of requests (batchSize).
         handed_over: when the batch reached the handler, seconds since the epoch.
         free_since: when this worker had answered its previous batch, or None for the first.
-        arrivals: each request's arrival, None where the client did not say.
+        arrivals: the arrival of each request; None if the client did not send it.
         stages: seconds spent in each stage.
-        items, features, micro_batches, forward_passes: how the work was cut. Passes exceed micro-batches when a
-            failing one had to be split.
-        length, padded_length: what the features measured, and what was computed with the padding; 0 without lengths.
+        items, features, micro_batches, forward_passes: how the work was divided. There are more passes than
+            micro-batches if a failing one had to be split.
+        length, padded_length: the total length of the features without and with padding; 0 without lengths.
         failures: number of failed requests by error code.
     """
 
@@ -66,7 +66,7 @@ class BatchRecord:
 
     @classmethod
     def begin(cls, requests: Sequence[Request], capacity: int, free_since: float | None) -> BatchRecord:
-        """The record of a batch that was handed over just now."""
+        """Create the record of a batch that was just handed over."""
         return cls(
             size=len(requests),
             capacity=max(capacity, len(requests)),
@@ -81,7 +81,7 @@ class BatchRecord:
         return self.handed_over + self.handler_time
 
     def mark(self, stage: str) -> None:
-        """End ``stage`` here; the next one starts at this very moment."""
+        """End ``stage`` now; the next one starts at the same moment."""
         now = time.perf_counter()
         self.stages[stage] = self.stages.get(stage, 0.0) + now - self._marked
         self._marked = now
@@ -93,11 +93,11 @@ class BatchRecord:
 
     @property
     def padding_waste(self) -> float | None:
-        """Share of the computed length that was padding, 0 to 1; None when the task has no lengths."""
+        """Fraction of the computed length that was padding, 0 to 1; None if the task has no lengths."""
         return 1 - self.length / self.padded_length if self.padded_length else None
 
     def waits(self) -> list[tuple[float, float] | None]:
-        """Queue wait and assembly wait of each request in seconds; None where the arrival is unknown."""
+        """Return the queue wait and assembly wait of each request in seconds; None if the arrival is unknown."""
         known = [arrival for arrival in self.arrivals if arrival is not None]
         if not known:
             return [None] * self.size
@@ -115,11 +115,11 @@ class BatchRecord:
 
 
 def parse_request_start(value: str | None, now: float) -> float | None:
-    """The arrival in an ``X-Request-Start`` header, in seconds since the epoch.
+    """Parse an ``X-Request-Start`` header into seconds since the epoch.
 
-    Proxies write seconds, milliseconds or microseconds, with or without ``t=``; the magnitude tells them
-    apart. What cannot be read, lies in the future or is over an hour old is None: a wrong arrival would
-    spoil every figure derived from it.
+    Proxies write seconds, milliseconds or microseconds, with or without ``t=``; the magnitude tells them apart. Values
+    that cannot be read, lie in the future or are over an hour old give None, because a wrong arrival would spoil every
+    figure derived from it.
     """
     if not value:
         return None
@@ -128,13 +128,13 @@ def parse_request_start(value: str | None, now: float) -> float | None:
     except ValueError:
         return None
     for divisor in (1.0, 1e3, 1e6):
-        if now - OLDEST_START <= stamp / divisor <= now:
+        if now - MAX_START_AGE <= stamp / divisor <= now:
             return stamp / divisor
     return None
 
 
 def server_timings(record: BatchRecord) -> list[str]:
-    """The ``Server-Timing`` value of each request (W3C Server Timing; durations in milliseconds)."""
+    """Return the ``Server-Timing`` value of each request (W3C Server Timing; durations in milliseconds)."""
     handler = _entry("handler", record.handler_time)
     stages = ", ".join(_entry(stage, record.stages.get(stage, 0.0)) for stage in STAGES)
     common = f'{handler}, {stages}, batch;desc="{record.size}/{record.capacity}"'
@@ -149,10 +149,10 @@ def _entry(name: str, seconds: float) -> str:
 
 
 class MetricSink(Protocol):
-    """Where metrics go: TorchServe's metric cache, or a test's list."""
+    """The destination of metrics: TorchServe's metric cache, or a list in a test."""
 
     knows_ours: bool
-    """Whether the server was started with a metrics.yaml that names ours; it drops them otherwise."""
+    """Whether the server's metrics.yaml contains the metrics of tsbatch; the server drops them otherwise."""
 
     def count(self, name: str, value: float, dimensions: Mapping[str, str]) -> None:
         """Add ``value`` to the counter ``name``."""
@@ -166,9 +166,9 @@ COUNTERS: Final = {
     "BatchItems": "items in them",
     "BatchFeatures": "features computed",
     "MicroBatches": "forward passes planned",
-    "QueueWaitTime": "milliseconds, summed over the requests that told their arrival",
-    "AssemblyWaitTime": "milliseconds, summed likewise",
-    "TimedRequests": "requests that told their arrival; divide the two sums by it",
+    "QueueWaitTime": "milliseconds, summed over the requests with a known arrival",
+    "AssemblyWaitTime": "milliseconds, summed over the same requests",
+    "TimedRequests": "requests with a known arrival; divide the two sums by this",
     "DecodeTime": "milliseconds of the stage",
     "PreprocessTime": "milliseconds of the stage",
     "InferenceTime": "milliseconds of the stage",
@@ -176,8 +176,8 @@ COUNTERS: Final = {
     "EncodeTime": "milliseconds of the stage",
     "FailedRequests": "requests answered with an error, by Cause",
 }
-"""Counters: in the logs each line is one batch's share, in Prometheus the total, so that means over any interval
-are exact. They carry the batch's first request id; HandlerTime carries all ids."""
+"""Counters: each log line is the share of one batch, Prometheus has the total, so means over any interval are exact.
+They carry the first request id of the batch; HandlerTime carries all ids."""
 GAUGES: Final = {
     "HandlerTime": "milliseconds of the batch, as TorchServe's own handlers emit it",
     "PaddingWaste": "percent of the computed length that was padding",
@@ -189,9 +189,9 @@ def emit(record: BatchRecord, sink: MetricSink, *, everything: bool | Literal["a
 
     Args:
         record: a finished batch.
-        sink: where they go.
-        everything: False for HandlerTime alone, which TorchServe's own tools read; ``auto`` for all when the server
-            would not drop them.
+        sink: where to send them.
+        everything: False for HandlerTime only, which TorchServe's own tools read; ``auto`` for all metrics if the
+            server does not drop them.
     """
     none: Mapping[str, str] = {}
     sink.gauge("HandlerTime", _milliseconds(record.handler_time), "ms")
@@ -221,5 +221,5 @@ def _counts(record: BatchRecord) -> Iterable[tuple[str, float]]:
 
 
 def _milliseconds(seconds: float) -> float:
-    # Fixed notation: TorchServe's pattern for a metric value (Metric.java) refuses 1e+16 and nan.
+    # Fixed notation: TorchServe's pattern for metric values (Metric.java) rejects 1e+16 and nan.
     return round(seconds * 1000, 3)

@@ -1,9 +1,9 @@
-"""A worker's share of the cores, kept right while its siblings come and go.
+"""A worker's share of the CPU cores, updated when the number of workers changes.
 
-TorchServe starts several workers and tells none of them how many they are; ``scale`` changes the number later. Two
-workers that each use all cores get in each other's way: on two cores they served fewer than half the requests of
-one. So ``threads: auto`` divides the usable cores by the workers of the model: those that model-config.yaml
-starts, or those that run, whichever are more.
+TorchServe starts several workers and does not tell them how many there are; ``scale`` changes the number later. Two
+workers that each use all cores compete: on two cores they served fewer than half the requests of one worker. So
+``threads: auto`` divides the usable cores by the number of workers of the model: those that model-config.yaml starts
+or those that are running, whichever is larger.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from typing import Any
 from tsbatch.worker.resources import apply_threads, one_operator_at_a_time, threads_for
 
 CHECK_SECONDS = 10.0
-"""Between two looks at the process table; a look takes some milliseconds."""
+"""Seconds between two scans of the process table; a scan takes a few milliseconds."""
 _PROC = Path("/proc")
 
 
 class ThreadShare:
-    """Sets this worker's threads, and sets them again when the number of its siblings has changed.
+    """Set the number of threads of this worker, again whenever the number of workers changes.
 
     Args:
-        setting: ``auto``, or the number to keep.
-        config: model-config.yaml; ``minWorkers`` is how many workers TorchServe starts.
+        setting: ``auto``, or a fixed number.
+        config: model-config.yaml; ``minWorkers`` is the number of workers that TorchServe starts.
         cores: usable cores.
     """
 
@@ -35,17 +35,17 @@ class ThreadShare:
         self._setting = setting
         self._config = config
         self._cores = cores
-        self._next_look = 0.0
+        self._next_check = 0.0
         self.threads = 0
         if is_worker():
             one_operator_at_a_time()
 
     def refresh(self) -> None:
-        """Look at the siblings when it is time to, and follow. Cheap enough for every batch."""
+        """Update the number of threads if an update is due. Cheap enough for every batch."""
         now = time.monotonic()
-        if now < self._next_look:
+        if now < self._next_check:
             return
-        self._next_look = now + CHECK_SECONDS if self._setting == "auto" else float("inf")
+        self._next_check = now + CHECK_SECONDS if self._setting == "auto" else float("inf")
         planned = threads_for(self._setting, self._config, self._cores)
         running = running_workers() if self._setting == "auto" else 1
         threads = min(planned, max(1, self._cores // running))
@@ -60,14 +60,14 @@ def is_worker() -> bool:
 
 
 def running_workers(proc: Path = _PROC) -> int:
-    """TorchServe workers of this model version that run now, this one included; 1 where that cannot be known.
+    """Count the running TorchServe workers of this model version, including this one; 1 if that cannot be determined.
 
-    They are the children of the same frontend in the same folder: the unpacked archive (WorkerLifeCycle.java).
+    They are children of the same frontend and work in the same folder, the unpacked archive (WorkerLifeCycle.java).
     """
     if not is_worker():
         return 1
     try:
-        folder = (_PROC / "self/cwd").readlink()  # os.getcwd() fails once somebody has removed the folder
+        folder = (_PROC / "self/cwd").readlink()  # os.getcwd() fails once the folder is removed
     except OSError:
         return 1
     parent = str(os.getppid())
@@ -80,4 +80,4 @@ def _is_sibling(process: Path, parent: str, folder: Path) -> bool:
         fields = (process / "stat").read_text().rpartition(")")[2].split()
         return fields[1] == parent and (process / "cwd").readlink() == folder
     except (OSError, IndexError):
-        return False  # it ended meanwhile, or belongs to somebody else
+        return False  # it has ended, or belongs to another user

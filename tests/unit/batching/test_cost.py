@@ -59,4 +59,4 @@ def test_it_stays_a_number_within_its_bounds(passes):
     for length, seconds in passes:
         cost.observe(length, seconds)
     assert math.isfinite(cost.fixed)
-    assert 1.0 <= cost.fixed <= PassCost.MOST
+    assert 1.0 <= cost.fixed <= PassCost.MAX_FIXED

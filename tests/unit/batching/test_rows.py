@@ -130,7 +130,7 @@ def test_other_rows_stay_a_list():
 
 @pytest.mark.parametrize("make", [torch.zeros, np.zeros])
 def test_rows_of_different_shapes_are_refused_by_name(make):
-    with pytest.raises(ContractBroken, match=r"postprocess met rows of different shapes.*\(2,\), \(3,\)"):
+    with pytest.raises(ContractBroken, match=r"postprocess received rows of different shapes.*\(2,\), \(3,\)"):
         stack([make(2), make(3)], stage="postprocess")
 
 

@@ -80,7 +80,7 @@ def test_open_inference_outputs_on_request():
     answer = read(encode_answer(results, open_inference(outputs=[{"name": "b"}]), MODEL))
     assert [output["name"] for output in answer["outputs"]] == ["b"]
     for wanted in ([{"name": "c"}], ["b"], 5):
-        with pytest.raises(BadRequest, match="outputs that are not there") as caught:
+        with pytest.raises(BadRequest, match="outputs that do not exist") as caught:
             encode_answer(results, open_inference(outputs=wanted), MODEL)
         assert "a, b" in caught.value.expected
 
@@ -216,8 +216,8 @@ class Point:
         (circle, "answer['a'][0] contains itself"),
         ("\ud800", "answer is a str with half of a surrogate pair"),
         ({"a": ["\ud800"]}, "answer['a'][0] is a str with half"),
-        ({"\ud800": 1}, "answer is a dict that cannot be written"),
-        ({(1, 2): 1}, "answer is a dict that cannot be written"),
+        ({"\ud800": 1}, "answer is a dict that cannot be serialised"),
+        ({(1, 2): 1}, "answer is a dict that cannot be serialised"),
         ([2**64], "answer[0] is an int of more than 64 bits"),
         ([np.complex64(1)], "answer[0] is a complex64"),
         (np.complex64([1]), "answer is a ndarray of complex64"),
@@ -239,7 +239,7 @@ def test_a_deep_nest_is_an_error_too():
     deep = []
     for _ in range(100_000):
         deep = [deep]
-    with pytest.raises(ContractBroken, match="cannot be written"):
+    with pytest.raises(ContractBroken, match="cannot be serialised"):
         dumps(deep)
     while deep:  # taken apart by hand: the interpreter's own way down is recursive
         deep = deep[0]
@@ -257,7 +257,7 @@ def test_a_deep_nest_is_an_error_too():
 def test_nan_can_be_an_error(value, place):
     with pytest.raises(ContractBroken) as caught:
         dumps(value, nan="error")
-    assert caught.value.message.startswith(f"{place} is or holds NaN")
+    assert caught.value.message.startswith(f"{place} is or contains NaN")
 
 
 def test_null_is_no_nan():

@@ -177,7 +177,7 @@ def test_dropped_raw_contents_are_named():
 
 
 def test_too_many_items_is_a_413():
-    with pytest.raises(PayloadTooLarge, match="65 items, and at most 64"):
+    with pytest.raises(PayloadTooLarge, match="65 items, but at most 64"):
         read_payload(rest(tensor("FP32", [65], [])))
 
 

@@ -224,7 +224,7 @@ def test_bytes_from_what_is_not_base64():
 
 def test_too_many_items_is_a_413_with_both_numbers():
     for body in (["a"] * 65, {"instances": ["a"] * 65}):
-        with pytest.raises(PayloadTooLarge, match="65 items, and at most 64"):
+        with pytest.raises(PayloadTooLarge, match="65 items, but at most 64"):
             texts(Request.of(body))
     assert len(texts(Request.of(["a"] * 64)).values) == 64
 
