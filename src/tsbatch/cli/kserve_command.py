@@ -11,7 +11,7 @@ from tsbatch.errors import UsageError
 
 if TYPE_CHECKING:
     from tsbatch.kserve.archive_facts import Facts
-    from tsbatch.kserve.inference_service import Wanted
+    from tsbatch.kserve.inference_service import ServiceOptions
     from tsbatch.kserve.pod_resources import Resources
     from tsbatch.kserve.scaling import Scaling
 
@@ -58,7 +58,7 @@ def kserve_command(
 
     source = ModelSource.parse(mar)
     chosen = name or inference_service.name_for(source.name)
-    wanted = inference_service.Wanted(
+    wanted = inference_service.ServiceOptions(
         name=chosen,
         image=image or f"{chosen}:{source.version or '1.0'}",
         namespace=namespace,
@@ -88,14 +88,14 @@ def _checked(mar: Path) -> dict[str, Any]:
         return check(mar, on_progress=tell).as_json()
 
 
-def _show(folder: Path, facts: Facts, wanted: Wanted, asked: Resources, pods: Scaling) -> None:
+def _show(folder: Path, facts: Facts, wanted: ServiceOptions, asked: Resources, pods: Scaling) -> None:
     from tsbatch.kserve.pod_resources import MEBI
     from tsbatch.kserve.scaling import query, target
     from tsbatch.system import console
 
     rows = [
         ("inference service", wanted.name),
-        ("pods", f"{pods.least} to {pods.most}" if pods.automatic else str(pods.least)),
+        ("pods", f"{pods.min_pods} to {pods.max_pods}" if pods.automatic else str(pods.min_pods)),
         ("cpu", f"{asked.cpu}  ({facts.workers} × {facts.threads} threads)"),
         ("memory", f"{asked.memory // MEBI}Mi  ({asked.reason})"),
         *([("gpus", str(asked.gpus))] if asked.gpus else []),
@@ -112,11 +112,11 @@ def _show(folder: Path, facts: Facts, wanted: Wanted, asked: Resources, pods: Sc
     typer.echo(f"  kubectl apply -f {folder}/inference-service.yaml")
 
 
-def _notes(facts: Facts, wanted: Wanted, pods: Scaling) -> list[str]:
+def _notes(facts: Facts, wanted: ServiceOptions, pods: Scaling) -> list[str]:
     found = []
     if not pods.automatic:
         found.append("the number of pods is fixed; --replicas MIN:MAX --prometheus URL lets KEDA choose it")
-    elif not facts.counts:
+    elif not facts.emits_counters:
         found.append(
             "the handler emits none of tsbatch's counters, so the pods are scaled by TorchServe's own: the number of "
             "requests that wait"

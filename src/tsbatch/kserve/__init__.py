@@ -1,11 +1,11 @@
-"""``tsbatch kserve``: an archive as an InferenceService, with everything that its pods need.
+"""``tsbatch kserve``: write an InferenceService for an archive, with everything that its pods need.
 
 ::
 
-    check ── facts ──┬── resources ──┐
-                     ├── probes ─────┤
-                     ├── scaling ────┴── service    (inference-service.yaml)
-                     ├── server                     (storage/config/config.properties)
-                     └── image                      (Dockerfile, requirements.txt, worker/)
-                                   folder writes them all
+    check ── archive_facts ──┬── pod_resources ──┐
+                             ├── health_probes ──┤
+                             ├── scaling ────────┴── inference_service    (inference-service.yaml)
+                             ├── server_config                            (storage/config/config.properties)
+                             └── image                                    (Dockerfile, requirements.txt, worker/)
+                                          output_folder writes them all
 """

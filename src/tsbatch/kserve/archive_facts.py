@@ -1,4 +1,4 @@
-"""What a deployment has to know of an archive: its manifest and YAML, and what ``tsbatch check`` measured."""
+"""The facts about an archive that a deployment needs: manifest, YAML, and the figures of ``tsbatch check``."""
 
 from __future__ import annotations
 
@@ -19,30 +19,32 @@ from tsbatch.lint.archive_file import read_archive
 from tsbatch.lint.documents import Machine
 from tsbatch.settings import load_settings
 
-BUNDLED_FOR = "bundle"
-"""Key of ``MAR-INF/tsbatch.json`` when the archive brings tsbatch along (:mod:`tsbatch.packaging.bundle`)."""
+BUNDLE_KEY = "bundle"
+"""Key in ``MAR-INF/tsbatch.json`` of an archive that contains tsbatch (:mod:`tsbatch.packaging.bundle`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """One archive and its figures.
+    """An archive and its figures.
 
     Attributes:
         path: the archive.
-        name, version: the model's.
-        section: ``tsbatch:`` of its model-config.yaml.
-        python: the Python that its image must have, as ``3.11``.
-        bundled: whether it brings tsbatch along.
-        ours: whether its handler is a BatchHandler.
-        counts: whether the handler emits tsbatch's counters on a server that names them.
-        requirements: whether TorchServe has something to install for it.
-        workers, threads, batch_size: of one pod; torch threads of each worker.
+        name, version: the model's name and version.
+        section: the section ``tsbatch:`` of its model-config.yaml.
+        python: the Python version that its image needs, for example ``3.11``.
+        bundled: whether the archive contains tsbatch.
+        is_batch_handler: whether its handler is a BatchHandler.
+        emits_counters: whether the handler emits tsbatch's counters if the server's metrics file names them.
+        requirements: whether TorchServe has to install requirements for it.
+        workers, threads, batch_size: workers of a pod, torch threads of each worker, and batchSize.
         startup_timeout, response_timeout: seconds.
-        slowest: seconds of the slowest full batch that was measured; 0 when none was.
-        private, shared, further, peak: bytes of the first worker, of each further one, and of the first at most.
-        unpacked: bytes of the files in it.
+        slowest: seconds of the slowest full batch that was measured; 0 if none was.
+        private, shared: bytes of the first worker.
+        additional: private bytes of each additional worker.
+        peak: maximum bytes of the first worker.
+        unpacked: bytes of its files.
         gpu: whether it was checked with a GPU.
-        imports: installed package: version, of what its worker imported when it was checked.
+        imports: versions of the installed packages that its worker imported during the check.
     """
 
     path: Path
@@ -51,8 +53,8 @@ class Facts:
     section: Mapping[str, Any]
     python: str
     bundled: bool
-    ours: bool
-    counts: bool
+    is_batch_handler: bool
+    emits_counters: bool
     requirements: bool
     workers: int
     threads: int
@@ -62,7 +64,7 @@ class Facts:
     slowest: float
     private: int
     shared: int
-    further: int
+    additional: int
     peak: int
     unpacked: int
     gpu: bool
@@ -70,25 +72,25 @@ class Facts:
 
 
 def facts_of(mar: Path, check: Mapping[str, Any]) -> Facts:
-    """The facts of an archive.
+    """Collect the facts about an archive.
 
     Args:
         mar: the archive.
-        check: what ``tsbatch check --json`` told of it.
+        check: the output of ``tsbatch check --json`` for it.
 
     Raises:
-        UsageError: it is no archive, or the check is of another one, or says that it does not load.
+        UsageError: it is not an archive, or the check is of another one, or says that it does not load.
     """
     source = ModelSource.parse(mar)
     if not NAME_RULE.fullmatch(source.name):
         raise UsageError(
-            f"{mar}: its model is called {source.name!r}; TorchServe takes letters, digits, '_', '-' and '.'"
+            f"{mar}: the model's name is {source.name!r}; TorchServe allows letters, digits, '_', '-' and '.'"
         )
-    _fit(source, check)
+    _compare(source, check)
     read = read_archive(source.path, str(mar), Machine())
     config = read.config() or {}
     about, memory = check["about"], check["memory"]
-    bundle = json_object(read.texts.get(HASHES_NAME, b"")).get(BUNDLED_FOR)
+    bundle = json_object(read.texts.get(HASHES_NAME, b"")).get(BUNDLE_KEY)
     numbers = {key: config[key] for key in DEFAULTS if type(config.get(key)) is int and config[key] > 0}
     return Facts(
         path=source.path,
@@ -97,19 +99,19 @@ def facts_of(mar: Path, check: Mapping[str, Any]) -> Facts:
         section=config.get("tsbatch") or {},
         python=_python(bundle),
         bundled=bundle is not None,
-        ours=about["is_ours"],
-        counts=about["is_ours"] and _counts(config),
+        is_batch_handler=about["is_ours"],
+        emits_counters=about["is_ours"] and _emits_counters(config),
         requirements=source.requirements is not None,
         workers=numbers.get("minWorkers", 1),
         threads=about["threads"],
         batch_size=numbers.get("batchSize", 1),
-        # What TorchServe takes when a YAML does not say, whatever the server's default is (ModelConfig.java).
+        # TorchServe's values for a YAML without them, whatever the server's default is (ModelConfig.java).
         startup_timeout=numbers.get("startupTimeout", 120),
         response_timeout=numbers.get("responseTimeout", 120),
         slowest=max((row["slowest"] for row in check["service"]), default=0.0),
         private=memory[0]["private"],
         shared=memory[0]["shared"],
-        further=memory[-1]["private"],
+        additional=memory[-1]["private"],
         peak=memory[0]["peak"],
         unpacked=check["bytes"],
         gpu=bool(check["gpu"]),
@@ -118,7 +120,7 @@ def facts_of(mar: Path, check: Mapping[str, Any]) -> Facts:
 
 
 def read_check(path: Path) -> dict[str, Any]:
-    """What ``tsbatch check --json`` was saved as.
+    """Read the saved output of ``tsbatch check --json``.
 
     Raises:
         UsageError: it is something else.
@@ -129,28 +131,28 @@ def read_check(path: Path) -> dict[str, Any]:
             raise ValueError
     except (ValueError, AttributeError):
         raise UsageError(
-            f"{path}: expected what `tsbatch check ARCHIVE --json` prints; save it with > {path}"
+            f"{path}: expected the output of `tsbatch check ARCHIVE --json`; save it with > {path}"
         ) from None
     if found["schema"] != CHECK_SCHEMA:
-        raise UsageError(f"{path}: has the schema {found['schema']}; this tsbatch reads {CHECK_SCHEMA}; check again")
+        raise UsageError(f"{path}: has schema {found['schema']}, but this tsbatch reads {CHECK_SCHEMA}; check it again")
     return dict(found)
 
 
-def _fit(source: ModelSource, check: Mapping[str, Any]) -> None:
+def _compare(source: ModelSource, check: Mapping[str, Any]) -> None:
     checked = (check["name"], check["version"])
     if checked != (source.name, source.version):
         raise UsageError(
-            f"{source.path} is {source.name} {source.version}, and the check is of {' '.join(map(str, checked))}"
+            f"{source.path} is {source.name} {source.version}, but the check is of {' '.join(map(str, checked))}"
         )
     checked_file = check.get("sha256") if source.path.is_file() else None
     if checked_file is not None and checked_file != sha256(source.path):
-        raise UsageError(f"{source.path} was packed anew since it was checked; check it again")
+        raise UsageError(f"{source.path} was rebuilt after it was checked; run the check again")
     if not check["loads"] or not check["memory"]:
         why = (check["failure"] or {}).get("cause") or "; ".join(check["findings"])
-        raise UsageError(f"{source.path} does not load, and would not there: {why}")
+        raise UsageError(f"{source.path} does not load, so it would not load in a pod either: {why}")
 
 
-def _counts(config: Mapping[str, Any]) -> bool:
+def _emits_counters(config: Mapping[str, Any]) -> bool:
     try:
         return load_settings(config).telemetry.metrics is not False
     except SettingsError as error:
@@ -158,7 +160,7 @@ def _counts(config: Mapping[str, Any]) -> bool:
 
 
 def _python(bundle: Mapping[str, Any] | None) -> str:
-    """``3.11`` of ``cpython-3.11 linux x86_64``, or of this Python."""
+    """Return ``3.11`` of ``cpython-3.11 linux x86_64``, or this Python's version."""
     if bundle is None:
         return f"{sys.version_info[0]}.{sys.version_info[1]}"
     return str(bundle["made_for"]).partition(" ")[0].rpartition("-")[2]

@@ -1,4 +1,4 @@
-"""The folder that ``tsbatch kserve`` writes: the manifest, the storage, and what the image is made of."""
+"""Write the folder of ``tsbatch kserve``: the manifest, the storage, and the files to build the image."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ DOCKERFILE = "Dockerfile"
 
 
 def write(folder: Path, facts: Facts, manifest: Mapping[str, Any], *, force: bool = False) -> list[str]:
-    """Writes everything; the folder appears whole or not at all.
+    """Write everything; the folder appears complete or not at all.
 
     Args:
-        folder: where to.
+        folder: the folder to create.
         facts: the archive.
         manifest: the InferenceService.
-        force: replace the folder that is there.
+        force: replace an existing folder.
 
     Returns:
         The files, relative to the folder.
@@ -49,45 +49,45 @@ def write(folder: Path, facts: Facts, manifest: Mapping[str, Any], *, force: boo
             for name, text in texts.items():
                 (part / name).parent.mkdir(parents=True, exist_ok=True)
                 (part / name).write_text(text, encoding="utf-8", newline="\n")
-            _copy_others(part, facts)
+            _copy_files(part, facts)
             return sorted(path.relative_to(part).as_posix() for path in part.rglob("*") if path.is_file())
     except FileExistsError:
         raise UsageError(f"{folder} exists; replace it with --force, or choose another --output") from None
 
 
 def as_yaml(manifest: Mapping[str, Any]) -> str:
-    """The manifest as ``kubectl apply -f`` takes it."""
+    """Return the manifest as YAML for ``kubectl apply -f``."""
     return yaml.dump(dict(manifest), Dumper=_Dumper, sort_keys=False, width=110)
 
 
-def _copy_others(part: Path, facts: Facts) -> None:
+def _copy_files(part: Path, facts: Facts) -> None:
     storage = part / image.STORAGE
     shutil.copyfile(METRICS_FILE, storage / server_config.METRICS)
     (storage / server_config.STORE).mkdir()
-    _take(facts.path, storage / server_config.STORE / facts.path.name)
-    if facts.ours and not facts.bundled:
+    _copy_archive(facts.path, storage / server_config.STORE / facts.path.name)
+    if facts.is_batch_handler and not facts.bundled:
         for name, file in own_files():
             target = part / image.WORKER / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, target)
 
 
-def _take(archive: Path, target: Path) -> None:
+def _copy_archive(archive: Path, target: Path) -> None:
     if archive.is_dir():
         shutil.copytree(archive, target)
         return
     try:
-        # An archive is never changed in place, and it may be large.
+        # A link is safe because an archive is never changed in place; it may be large.
         os.link(archive.resolve(), target)
     except OSError:
         shutil.copyfile(archive, target)
 
 
 class _Dumper(yaml.SafeDumper):
-    """Text of several lines as it would be written by hand, and no references to what stands above."""
+    """Writes multi-line text as a block, and no references to earlier nodes."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - PyYAML's signature
-        """Each list is written where it stands."""
+        """Write each list in full."""
         return True
 
 

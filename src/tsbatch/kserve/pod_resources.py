@@ -1,4 +1,4 @@
-"""What a pod asks Kubernetes for, from what was measured."""
+"""Calculate the resources of a pod from the figures of the check."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from tsbatch.kserve.archive_facts import Facts
 
 MEBI = 1 << 20
 STEP = 64 * MEBI
-HEAP = 512
-"""MiB of Java's heap. Left alone, Java takes a quarter of the pod's memory, which the workers then lack."""
+HEAP_MIB = 512
+"""Java's heap. By default, Java takes a quarter of the pod's memory, which the workers then lack."""
 
-FRONTEND = 2 * HEAP * MEBI
-"""Bytes of TorchServe's frontend: the heap, and as much beside it for buffers of requests and for Java itself."""
+FRONTEND_BYTES = 2 * HEAP_MIB * MEBI
+"""TorchServe's frontend: the heap, and the same again for request buffers and for Java itself."""
 
-LOGS = 5 * 6 * 100 * 10**6
-"""Bytes of TorchServe's logs at most: five files of 100 MB, each with five older ones (its log4j2.xml)."""
+LOG_BYTES = 5 * 6 * 100 * 10**6
+"""Maximum size of TorchServe's logs: five files of 100 MB, each with five older ones (its log4j2.xml)."""
 
-ROOM = 1.2
-"""What was measured, times this: larger requests than the samples, and what grows with time."""
+MARGIN = 1.2
+"""Factor on the measured memory, for requests larger than the samples and for growth over time."""
 
 GPU = "nvidia.com/gpu"
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """Of one pod.
+    """Resources of one pod.
 
     Attributes:
         cpu: cores.
         memory: bytes.
-        disk: bytes of its own file system: the storage's copy, what TorchServe unpacks, and its logs.
-        gpus: whole ones.
-        reason: how the memory came about.
+        disk: bytes of ephemeral storage: the copy of the storage, the unpacked archive, and the logs.
+        gpus: whole GPUs.
+        reason: the calculation of the memory.
     """
 
     cpu: int
@@ -43,10 +43,10 @@ class Resources:
     reason: str
 
     def as_kubernetes(self) -> dict[str, dict[str, str]]:
-        """Requests and limits.
+        """Return requests and limits, which are the same.
 
-        Both are the same. A pod that may use more memory than it asked for is killed when its node is short of it, and
-        ``threads: auto`` divides the cores that the limit says.
+        Kubernetes kills a pod that uses more memory than it requested when the node runs short, and ``threads: auto``
+        divides the cores of the limit.
         """
         found = {
             "cpu": str(self.cpu),
@@ -59,24 +59,24 @@ class Resources:
 
 
 def resources(facts: Facts, *, gpus: int | None = None) -> Resources:
-    """What a pod of this archive needs.
+    """Return the resources that a pod of this archive needs.
 
     Args:
         facts: the archive.
-        gpus: whole GPUs; None for one when it was checked with a GPU, else none.
+        gpus: whole GPUs; None for one if it was checked with a GPU, otherwise none.
     """
-    # All workers load at once, and each may need more then than later.
+    # All workers load at once, and each may need more memory then than later.
     loading = max(0, facts.peak - facts.private - facts.shared)
-    workers = facts.private + facts.shared + (facts.workers - 1) * facts.further + facts.workers * loading
-    memory = _rounded(FRONTEND + ROOM * workers)
+    workers = facts.private + facts.shared + (facts.workers - 1) * facts.additional + facts.workers * loading
+    memory = _rounded(FRONTEND_BYTES + MARGIN * workers)
     return Resources(
         cpu=facts.workers * facts.threads,
         memory=memory,
-        disk=_rounded(2 * facts.unpacked + LOGS),
+        disk=_rounded(2 * facts.unpacked + LOG_BYTES),
         gpus=int(facts.gpu) if gpus is None else gpus,
         reason=(
-            f"{FRONTEND // MEBI} MiB for TorchServe's frontend + {ROOM} × {workers / MEBI:.0f} MiB measured for "
-            f"{facts.workers} worker{'s' * (facts.workers > 1)}, rounded up to {STEP // MEBI} MiB"
+            f"{FRONTEND_BYTES // MEBI} MiB for TorchServe's frontend + {MARGIN} × {workers / MEBI:.0f} MiB measured "
+            f"for {facts.workers} worker{'s' * (facts.workers > 1)}, rounded up to {STEP // MEBI} MiB"
         ),
     )
 

@@ -1,8 +1,8 @@
-"""Autoscaling: KEDA asks Prometheus how busy the pods are.
+"""Autoscaling: KEDA queries Prometheus for the number of busy workers.
 
-A handler of ours tells how long each stage of each batch took. Their rates, added up over all pods, are how many
-workers are busy on average; divided by what one pod may have busy, that is the number of pods. The sum grows with the
-load before anyone waits, and means the same on any machine, which requests a second would not.
+A BatchHandler emits the duration of each stage of each batch. The sum of their rates over all pods is the average
+number of busy workers; divided by the target of one pod, that is the number of pods. The sum grows with the load before
+requests have to wait, and means the same on any machine, unlike requests per second.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ from tsbatch.worker.telemetry import STAGES
 _ADDRESS = re.compile(r"https?://[^/\s]\S*")
 
 WINDOW = "2m"
-"""Of the rates: Prometheus' own default is to look once a minute, and a rate needs two looks."""
+"""Window of the rates: Prometheus scrapes once a minute by default, and a rate needs two scrapes."""
 
 MILLISECONDS = 1e3
 MICROSECONDS = 1e6
-WAITING = "ts_queue_latency_microseconds"
-"""TorchServe's own counter, for handlers that emit none of ours: what requests waited for a worker and their batch."""
+QUEUE_COUNTER = "ts_queue_latency_microseconds"
+"""TorchServe's counter for other handlers: how long requests waited for a worker and for their batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """From how many pods to how many, by what.
+    """The limits and the target of autoscaling.
 
     Attributes:
-        least, most: pods.
-        prometheus: the address of the Prometheus server; None where the number is fixed.
-        busy: the share of a pod's workers that may be busy on average.
-        namespace: where the pods run; None for a metric that is asked for in all of them.
+        min_pods, max_pods: the limits.
+        prometheus: the address of the Prometheus server; None if the number is fixed.
+        busy: the target share of a pod's workers that are busy on average.
+        namespace: the pods' namespace; None to query all namespaces.
     """
 
-    least: int
-    most: int
+    min_pods: int
+    max_pods: int
     prometheus: str | None = None
     busy: float = 0.7
     namespace: str | None = None
 
     def __post_init__(self) -> None:
-        if self.most > self.least and not self.prometheus:
+        if self.max_pods > self.min_pods and not self.prometheus:
             raise UsageError(
-                f"--replicas {self.least}:{self.most} needs --prometheus URL, the address at which KEDA can ask "
-                "Prometheus; or give one number"
+                f"--replicas {self.min_pods}:{self.max_pods} needs --prometheus URL, the address at which KEDA reaches "
+                "Prometheus; or give a single number"
             )
         if self.prometheus is not None and not _ADDRESS.fullmatch(self.prometheus):
             raise UsageError(
@@ -57,29 +57,28 @@ class Scaling:
     def parse(
         cls, replicas: str, *, prometheus: str | None = None, busy: float = 0.7, namespace: str | None = None
     ) -> Scaling:
-        """From ``N`` or ``MIN:MAX``.
+        """Parse ``N`` or ``MIN:MAX``.
 
         Raises:
             UsageError: it is neither, or a range without an address of Prometheus.
         """
-        least, colon, most = replicas.partition(":")
-        words = (least, most if colon else least)
-        numbers = [int(word) if word.isascii() and word.isdecimal() else 0 for word in words]
-        if not 0 < numbers[0] <= numbers[1]:
+        found = re.fullmatch(r"([0-9]+)(?::([0-9]+))?", replicas)
+        low, high = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+        if not 0 < low <= high:
             raise UsageError(f"--replicas is {replicas!r}; expected a number, or MIN:MAX like 1:4, from 1")
-        return cls(numbers[0], numbers[1], prometheus, busy, namespace)
+        return cls(low, high, prometheus, busy, namespace)
 
     @property
     def automatic(self) -> bool:
-        """Whether the number of pods changes."""
-        return self.most > self.least
+        """Whether the number of pods can change."""
+        return self.max_pods > self.min_pods
 
 
 def query(facts: Facts, scaling: Scaling) -> str:
-    """PromQL: busy workers of all pods; where the handler does not tell, requests that wait, of all pods."""
+    """Return the PromQL query: busy workers of all pods, or waiting requests if the handler emits no counters."""
     where = f', namespace="{scaling.namespace}"' if scaling.namespace else ""
-    if not facts.counts:
-        return f'sum(rate({WAITING}{{model_name="{facts.name}"{where}}}[{WINDOW}])) / {MICROSECONDS:g}'
+    if not facts.emits_counters:
+        return f'sum(rate({QUEUE_COUNTER}{{model_name="{facts.name}"{where}}}[{WINDOW}])) / {MICROSECONDS:g}'
     rates = "\n + ".join(
         f'sum(rate({stage.capitalize()}Time{{ModelName="{facts.name}"{where}}}[{WINDOW}]))' for stage in STAGES
     )
@@ -87,6 +86,6 @@ def query(facts: Facts, scaling: Scaling) -> str:
 
 
 def target(facts: Facts, scaling: Scaling) -> float:
-    """What one pod may have of it: so many busy workers, or as many waiting requests as its workers take at once."""
-    each = scaling.busy if facts.counts else facts.batch_size
+    """Return the target per pod: busy workers, or as many waiting requests as its workers take at once."""
+    each = scaling.busy if facts.emits_counters else facts.batch_size
     return round(each * facts.workers, 3)

@@ -59,8 +59,8 @@ def test_json_has_the_manifest(here, capsys):
     "words, said",
     [
         (["--replicas", "1:4"], "needs --prometheus URL"),
-        (["--storage-uri", "models"], "expected SCHEME://PLACE"),
-        (["--name", "My_model"], "small letters"),
+        (["--storage-uri", "models"], "expected a URI that KServe"),
+        (["--name", "My_model"], "lower-case letters"),
         (["--busy", "0"], "--busy"),
     ],
 )
@@ -81,10 +81,10 @@ def test_an_archive_that_is_not_there(here, capsys):
     "changes, said",
     [
         ({"name": "other"}, "the check is of other 1.0"),
-        ({"sha256": "0" * 64}, "was packed anew since it was checked; check it again"),
+        ({"sha256": "0" * 64}, "was rebuilt after it was checked; run the check again"),
         (
             {"loads": False, "failure": {"cause": "ValueError: no"}},
-            "does not load, and would not there: ValueError: no",
+            "so it would not load in a pod either: ValueError: no",
         ),
         ({"memory": [], "findings": ["a request ended the process"]}, "a request ended the process"),
         ({"schema": 9}, "has the schema 9"),
@@ -112,7 +112,7 @@ def test_the_check_of_this_very_archive(here):
 def test_a_file_that_is_no_check(here, capsys, text):
     (here / "check.json").write_text(text)
     assert main(COMMAND) == 2
-    assert "expected what `tsbatch check ARCHIVE --json` prints" in capsys.readouterr().err
+    assert "expected the output of `tsbatch check ARCHIVE --json`" in capsys.readouterr().err
 
 
 def test_a_folder_that_is_there(here, capsys):

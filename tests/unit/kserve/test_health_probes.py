@@ -11,7 +11,7 @@ import pytest
 
 from tests.kserve import check_of, own_archive
 from tsbatch.kserve.archive_facts import facts_of
-from tsbatch.kserve.health_probes import drain, ending, probes, ready
+from tsbatch.kserve.health_probes import drain, lifecycle, probes, ready_command
 
 
 class Management(BaseHTTPRequestHandler):
@@ -34,9 +34,9 @@ def management():
         server.shutdown()
 
 
-def run(server, model="m", least=1):
+def run(server, model="m", count=1):
     """Whether the command would end with 0; its few lines are run here, since a busy machine starts Python slowly."""
-    [program, option, code] = ready(model, least=least)
+    [program, option, code] = ready_command(model, count=count)
     assert (program, option) == ("python", "-c")
     try:
         exec(code.replace("8081", str(server.server_port)), {})
@@ -53,9 +53,9 @@ def workers(*states):
 
 def test_ready_counts_the_workers_that_are(management):
     management.answers["/models/m"] = workers("READY", "UNLOADING", "READY")
-    assert run(management, least=1)
-    assert run(management, least=2)
-    assert not run(management, least=3)
+    assert run(management, count=1)
+    assert run(management, count=2)
+    assert not run(management, count=3)
 
 
 def test_not_ready_while_loading_or_without_the_model(management):
@@ -72,8 +72,8 @@ def facts(tmp_path):
 
 def test_started_is_all_workers_and_ready_is_one(facts):
     found = probes(facts)
-    assert found["startupProbe"]["exec"]["command"] == ready("m", least=2)
-    assert found["readinessProbe"]["exec"]["command"] == ready("m", least=1)
+    assert found["startupProbe"]["exec"]["command"] == ready_command("m", count=2)
+    assert found["readinessProbe"]["exec"]["command"] == ready_command("m", count=1)
     assert found["livenessProbe"]["httpGet"] == {"path": "/ping", "port": 8080}
 
 
@@ -88,4 +88,4 @@ def test_kubernetes_waits_longer_than_torchserve_does(facts):
 def test_what_was_asked_is_answered_before_the_end(facts):
     assert drain(facts) == 15
     assert drain(replace(facts, slowest=20.0)) == 40
-    assert ending(facts)["preStop"]["exec"]["command"] == ["sh", "-c", "sleep 15; torchserve --stop"]
+    assert lifecycle(facts)["preStop"]["exec"]["command"] == ["sh", "-c", "sleep 15; torchserve --stop"]

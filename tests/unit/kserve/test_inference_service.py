@@ -9,12 +9,12 @@ from tests.kserve import RUNTIME_ARGS, check_of, faults, foreign_archive, mutate
 from tests.unit.test_dashboards import declared
 from tsbatch.errors import UsageError
 from tsbatch.kserve.archive_facts import facts_of
-from tsbatch.kserve.inference_service import LONGEST_NAME, Wanted, inference_service, name_for
+from tsbatch.kserve.inference_service import MAX_NAME_LENGTH, ServiceOptions, inference_service, name_for
 from tsbatch.kserve.pod_resources import resources
 from tsbatch.kserve.scaling import Scaling
 
-STORED = Wanted(name="m", image="registry/m:1", storage_uri="s3://bucket/m", namespace="ml")
-IN_IMAGE = Wanted(name="m", image="m:1")
+STORED = ServiceOptions(name="m", image="registry/m:1", storage_uri="s3://bucket/m", namespace="ml")
+IN_IMAGE = ServiceOptions(name="m", image="m:1")
 GROWS = Scaling(1, 4, "http://prometheus:9090", namespace="ml")
 
 
@@ -107,16 +107,16 @@ def test_a_fixed_number_of_pods_asks_nobody(facts):
     "wrong, said",
     [
         ({"name": "Embed"}, "--name 'Embed'"),
-        ({"name": "e" * (LONGEST_NAME + 1)}, "at most 53"),
+        ({"name": "e" * (MAX_NAME_LENGTH + 1)}, "at most 53"),
         ({"namespace": "my space"}, "--namespace 'my space'"),
-        ({"storage_uri": "/models"}, "expected SCHEME://PLACE"),
-        ({"storage_uri": "s3://"}, "expected SCHEME://PLACE"),
+        ({"storage_uri": "/models"}, "expected a URI that KServe"),
+        ({"storage_uri": "s3://"}, "expected a URI that KServe"),
         ({"image": "a b"}, "--image 'a b'"),
     ],
 )
 def test_what_kubernetes_would_refuse_is_refused(wrong, said):
     with pytest.raises(UsageError, match=said):
-        Wanted(**{"name": "m", "image": "m:1", **wrong})
+        ServiceOptions(**{"name": "m", "image": "m:1", **wrong})
 
 
 @pytest.mark.parametrize("model, name", [("tiny_Embed", "tiny-embed"), ("a.b__c", "a-b-c"), ("x" * 60, "x" * 53)])

@@ -43,7 +43,7 @@ def test_everything_lies_where_kserve_and_docker_look(facts, mar, tmp_path):
         name.removeprefix("storage/") for name in files if name.startswith("storage/")
     }
     assert {"inference-service.yaml", "Dockerfile", "requirements.txt", "worker/tsbatch/handler.py"} <= set(files)
-    assert not [name for name in files if name.startswith("worker/tsbatch/ops")]
+    assert not [name for name in files if name.startswith(("worker/tsbatch/kserve", "worker/tsbatch/check"))]
 
 
 @pytest.mark.parametrize("manifest", [STORED, IN_IMAGE])

@@ -26,7 +26,7 @@ def test_busy_workers_of_one_pod(facts):
 
 
 def test_other_handlers_by_the_requests_that_wait(facts):
-    scaling, other = Scaling(1, 4, "http://p"), replace(facts, counts=False)
+    scaling, other = Scaling(1, 4, "http://p"), replace(facts, emits_counters=False)
     assert target(other, scaling) == 12  # three batches of four
     assert query(other, scaling) == 'sum(rate(ts_queue_latency_microseconds{model_name="m"}[2m])) / 1e+06'
 
@@ -34,7 +34,7 @@ def test_other_handlers_by_the_requests_that_wait(facts):
 @pytest.mark.parametrize("text, least, most", [("1", 1, 1), ("3", 3, 3), ("2:8", 2, 8), ("2:2", 2, 2)])
 def test_numbers_and_ranges(text, least, most):
     found = Scaling.parse(text, prometheus="http://p")
-    assert (found.least, found.most, found.automatic) == (least, most, least < most)
+    assert (found.min_pods, found.max_pods, found.automatic) == (least, most, least < most)
 
 
 @pytest.mark.parametrize("text", ["", "0", "4:1", "0:3", "a", "1:", ":3", "1:2:3", "-1", "1.5", "²"])
