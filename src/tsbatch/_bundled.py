@@ -1,4 +1,4 @@
-"""For archives that bring tsbatch along (``tsbatch package --bundle``): whether they were made for this Python."""
+"""Check that an archive that contains tsbatch (``tsbatch package --bundle``) was made for this Python."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from collections.abc import Sequence
 from tsbatch.errors import LoadError
 
 NAME = "tsbatch/_bundled_for.py"
-"""The file, in an archive with a bundle."""
+"""The marker file in an archive with a bundle."""
 
 
 def text(names: Sequence[str]) -> bytes:
-    """What that file holds: this Python and platform, and the bundle's names at the archive's root."""
+    """Return the content of that file: this Python and platform, and the names of the bundle at the archive's root."""
     return f"MADE_FOR = {python_and_platform()!r}\nNAMES = {tuple(names)!r}\n".encode("ascii")
 
 
 def python_and_platform() -> str:
-    """This Python and platform: ``cpython-3.11 linux x86_64``."""
+    """Return this Python and platform, e.g. ``cpython-3.11 linux x86_64``."""
     version = f"{sys.implementation.name}-{sys.version_info[0]}.{sys.version_info[1]}"
     return f"{version} {sys.platform} {platform.machine()}"
 
 
 def check() -> None:
-    """Called when tsbatch is imported from a bundle; its compiled parts would fail later and say less.
+    """Check the bundle when tsbatch is imported from it; its compiled parts would fail later with a worse message.
 
     Raises:
         LoadError: the bundle was made for another Python or platform.
@@ -34,6 +34,6 @@ def check() -> None:
     here = python_and_platform()
     if made_for != here:
         raise LoadError(
-            f"the archive brings tsbatch along for {made_for}, and this worker is {here}; pack it there with --bundle, "
-            "or without it and install tsbatch here"
+            f"the archive contains tsbatch for {made_for}, but this worker is {here}; package it there with --bundle, "
+            "or package it without --bundle and install tsbatch here"
         )

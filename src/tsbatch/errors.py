@@ -1,24 +1,24 @@
-"""Every error of tsbatch, and who reads it.
+"""All errors of tsbatch, and who reads them.
 
 ::
 
     TsbatchError
-    ├── RequestError              the client reads it: a JSON body with the status below
+    ├── RequestError              read by the client: a JSON body with the status below
     │   ├── BadRequest            400  cannot be read, or lacks what is needed
-    │   ├── PayloadTooLarge       413  over a stated limit
-    │   ├── UnsupportedMedia      415  a content type or encoding the handler does not take
-    │   ├── Unprocessable         422  was read, but is not what the task needs
-    │   └── NotSupported          501  asks for something this handler or model cannot do
-    ├── HandlerError              the client reads it too, the fault is on our side
-    │   ├── StageFailed           500  an exception of the handler's own code, with its stage
+    │   ├── PayloadTooLarge       413  exceeds a documented limit
+    │   ├── UnsupportedMedia      415  a content type or encoding that the handler does not support
+    │   ├── Unprocessable         422  readable, but not what the task needs
+    │   └── NotSupported          501  a feature that this handler or model does not have
+    ├── HandlerError              read by the client too, but the fault is on the server
+    │   ├── StageFailed           500  an exception in the code of the handler, with its stage
     │   ├── ContractBroken        500  a stage returned the wrong type or number
-    │   ├── AnswerTooLarge        500  an answer over max_response_size
+    │   ├── AnswerTooLarge        500  the answer exceeds max_response_size
     │   ├── NotTried              503  isolation ran out of its time budget
-    │   └── OutOfMemory           507  even alone the input does not fit
-    ├── LoadError                 the operator reads it in the worker's log: file, cause, remedy
+    │   └── OutOfMemory           507  the input does not fit even alone
+    ├── LoadError                 read by the operator in the worker's log: file, cause, remedy
     │   └── SettingsError         a key or value under ``tsbatch:`` or ``handler:`` is wrong
-    ├── UsageError                the person at the command line reads it; exit code 2
-    └── ServerError               likewise; exit code 3
+    ├── UsageError                read by the user of the command line; exit code 2
+    └── ServerError               read by the user of the command line; exit code 3
         └── LoadFailed            a model's workers cannot load
 
 The status, the machine-readable code and the reason phrase are class attributes: mapping an error to
@@ -31,27 +31,27 @@ from __future__ import annotations
 from typing import ClassVar
 
 STOPS = (KeyboardInterrupt, GeneratorExit)
-"""What ends the caller too. Anything else that a stage raises is its request's error: SystemExit, and what Rust and
-asyncio raise past ``Exception`` (the PanicException of a tokenizer, CancelledError)."""
+"""Exceptions that also stop the caller. Anything else that a stage raises is an error of its request: also SystemExit
+and other exceptions outside ``Exception`` (the PanicException of a tokenizer, CancelledError)."""
 
 
 class TsbatchError(Exception):
-    """Base of everything tsbatch raises on purpose."""
+    """Base class of everything that tsbatch raises deliberately."""
 
 
 class ReplyError(TsbatchError):
-    """An error that becomes one request's answer; its message reaches the client.
+    """An error that becomes the answer to one request; the client sees its message.
 
     Args:
-        message: what was wrong, in one sentence.
-        expected: what would have been right; goes into the body beside the message.
-        stage: the stage it happened in; filled in by the loop when left out.
+        message: what is wrong, in one sentence.
+        expected: what would be right; goes into the body next to the message.
+        stage: the stage in which it happened; the loop fills it in by default.
     """
 
     status: ClassVar[int] = 500
     code: ClassVar[str] = "internal"
     phrase: ClassVar[str] = "Internal Server Error"
-    # Here too, for a subclass whose own __init__ does not call ours.
+    # Defaults for a subclass whose __init__ does not call this one.
     message: str = ""
     expected: str | None = None
     stage: str | None = None
@@ -167,8 +167,8 @@ class LoadFailed(ServerError):
     Args:
         who: the model and its version.
         cause: why, in one line.
-        remedy: what to do; None when the cause is not a known one.
-        timeout: the startupTimeout, in seconds, when the load took longer than that.
+        remedy: what to do; None if the cause is unknown.
+        timeout: the startupTimeout in seconds, if the load took longer than that.
     """
 
     def __init__(self, who: str, cause: str, remedy: str | None = None, *, timeout: int | None = None) -> None:

@@ -1,8 +1,8 @@
-"""The one loop: what happens to a batch, from requests to replies.
+"""The batch loop: from requests to replies.
 
-Every decision about a batch is made in :func:`process`, in the order of its lines. It knows no server: it
-is given requests and a sink, and the handler's stages do the work. It never raises for what a handler or a
-client did; each request gets exactly one reply.
+:func:`process` makes every decision about a batch, in the order of its lines. It is independent of the server: it gets
+requests and a sink, and the stages of the handler do the work. It never raises because of a handler or a client; each
+request gets exactly one reply.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from tsbatch.worker.telemetry import BatchRecord, server_timings
 logger = logging.getLogger("tsbatch")
 
 MAX_HEADERS = 32_768
-"""Characters in the headers of one answer: clients refuse more, and TorchServe ends the worker over some megabytes."""
+"""Characters in the headers of one reply: clients reject more, and TorchServe kills the worker above some megabytes."""
 
 
 @dataclass(slots=True, eq=False)
 class Work:
-    """One distinct item on its way through the stages."""
+    """The state of one distinct item during the stages."""
 
     item: Item
     features: Sequence[Any] = ()
@@ -47,21 +47,21 @@ class Work:
 
 
 def process(handler: Stages, requests: Sequence[Request], sink: Sink, record: BatchRecord) -> None:
-    """Answer every request of the batch, through the handler's stages.
+    """Answer every request of the batch through the stages of the handler.
 
     Args:
         handler: a loaded handler.
-        requests: the batch; ``index`` is each one's place in the sink.
-        sink: takes one reply a request.
+        requests: the batch; ``index`` is the position of a request in the sink.
+        sink: receives one reply per request.
         record: filled with the batch's timings and counts.
     """
-    # decode: each request on its own, so that what cannot be read hurts its sender alone.
+    # decode: each request on its own, so that an unreadable request affects only its sender.
     answers = [_decode(handler, request) for request in requests]
     works, twins = _distinct(handler, [item for items in answers if isinstance(items, list) for item in items])
     record.items = len(twins)
     record.mark("decode")
-    # From here on stages see all good items at once; one that raises is called again on halves until only
-    # the guilty fail. Nothing is ever computed with gradients, unless an explanation asks for them.
+    # From here on, stages see all good items at once. A stage that raises is called again with halves until only bad
+    # items fail. Nothing is computed with gradients, except for explanations.
     budget = Budget(handler.settings.batching.isolation_seconds)
     with torch.inference_mode():
         _preprocess(handler, works, budget)
@@ -71,7 +71,7 @@ def process(handler: Stages, requests: Sequence[Request], sink: Sink, record: Ba
         record.mark("inference")
         _postprocess(handler, works, budget)
         record.mark("postprocess")
-    # encode: again each request on its own; a request fails as a whole with its first failed item.
+    # encode: again each request on its own; a request fails as a whole if one of its items failed.
     finished = iter(twins)
     replies = []
     for request, items in zip(requests, answers, strict=True):
@@ -85,13 +85,13 @@ def process(handler: Stages, requests: Sequence[Request], sink: Sink, record: Ba
 
 
 def _timed(reply: Reply, timing: str) -> Reply:
-    """A copy with the header: a subclass may give one Reply to several requests."""
+    """Return a copy with the header, because a subclass may return one Reply for several requests."""
     headers = {**reply.headers, "Server-Timing": timing}
     return Reply(reply.body, reply.status, reply.phrase, reply.content_type, headers)
 
 
 def _decode(handler: Stages, request: Request) -> list[Item] | ReplyError | None:
-    """The request's items, what is wrong with it, or None when it asks for a description."""
+    """Return the items of the request, its error, or None if it asks for a description."""
     if request.kind == "describe":
         return None
     try:
@@ -129,7 +129,7 @@ def _preprocess(handler: Stages, works: Sequence[Work], budget: Budget) -> None:
 
 
 def _infer(handler: Stages, works: Sequence[Work], budget: Budget, record: BatchRecord) -> None:
-    """Cut the features into micro-batches and run each; a failing one is halved until only the guilty fail."""
+    """Run the features in micro-batches; a failing one is halved until only bad features fail."""
     slots = [(work, place) for work in works if work.error is None for place in range(len(work.features))]
     record.features = len(slots)
     if not slots:
@@ -169,7 +169,7 @@ def _infer(handler: Stages, works: Sequence[Work], budget: Budget, record: Batch
         outcomes = _isolated(handler, call, group, "inference", budget)
         alone = any(isinstance(outcome.error, OutOfMemory) for outcome in outcomes)
         if memory.settle(alone=alone):
-            logger.warning("out of memory: micro-batches are kept to a cost of %d from now on", memory.limit)
+            logger.warning("out of memory: micro-batches are limited to a cost of %d from now on", memory.limit)
         for place, outcome in zip(group, outcomes, strict=True):
             work, feature = slots[place]
             work.outputs[feature] = outcome.result
@@ -177,7 +177,7 @@ def _infer(handler: Stages, works: Sequence[Work], budget: Budget, record: Batch
 
 
 def _lengths(handler: Stages, features: Sequence[Any], slots: Sequence[tuple[Work, int]]) -> list[int] | None:
-    """The features' lengths; a handler whose ``lengths`` fails is planned without, its answers are not lost."""
+    """Return the lengths of the features; if ``lengths`` fails, planning continues without them."""
     try:
         lengths = handler.lengths(features)
         if lengths is None:
@@ -201,7 +201,7 @@ def _postprocess(handler: Stages, works: Sequence[Work], budget: Budget) -> None
     def call(part: Sequence[Work]) -> list[Any]:
         outputs: Any = [work.outputs if work.several else work.outputs[0] for work in part]
         if not several:
-            with suppress(ContractBroken):  # rows of different shapes stay a list
+            with suppress(ContractBroken):  # rows of different shapes remain a list
                 outputs = stack(outputs, stage="postprocess")
         returned = handler.postprocess(outputs, [work.item for work in part])
         return split(returned, len(part), stage="postprocess", what="results")
@@ -254,7 +254,7 @@ def _checked(reply: Any, limit: int) -> Reply:
     if size > MAX_HEADERS:
         raise AnswerTooLarge(
             f"the answer's headers have {size:,} characters, over the limit of {MAX_HEADERS:,}",
-            expected="short headers; what is long belongs into the body",
+            expected="short headers; put long values into the body",
         )
     if len(reply.body) > limit:
         raise AnswerTooLarge(
@@ -276,14 +276,14 @@ def _isolated(
         return _as_reply_error(handler, error, stage, len(entries))
 
     outcomes = isolate(call, entries, explain=explain, budget=budget)
-    for outcome in outcomes:  # a stage that knows whom to blame returns the error in its place, and nobody has to look
+    for outcome in outcomes:  # a stage that knows the bad item returns the error in its position, without a search
         if isinstance(outcome.result, ReplyError):
             outcome.error, outcome.result = explain(outcome.result), None
     return outcomes
 
 
 def _as_reply_error(handler: Stages, error: BaseException, stage: str, among: int) -> ReplyError:
-    """The answer for what an entry raised; our own fault goes to the log too, without a payload."""
+    """Convert an exception to the error of an entry; server faults are logged too, without payloads."""
     if isinstance(error, ReplyError):
         reply_error = error
     elif is_out_of_memory(error):
@@ -300,12 +300,12 @@ def _as_reply_error(handler: Stages, error: BaseException, stage: str, among: in
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # an exception's own __str__ may raise
+    except Exception:  # __str__ of an exception may raise
         return "(no text)"
 
 
 def _place(error: BaseException) -> str:
-    """File and line of the innermost frame; never the values in it."""
+    """Return file and line of the innermost frame, never its values."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

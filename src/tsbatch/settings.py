@@ -1,4 +1,4 @@
-"""The section ``tsbatch:`` of model-config.yaml, read once, checked and frozen.
+"""The ``tsbatch:`` section of model-config.yaml, read once, validated and frozen.
 
 ::
 
@@ -9,9 +9,9 @@
       aux: {labels: labels.json}
       limits: {items: 64}
 
-A key that does not exist is an error that names the nearest right one; TorchServe itself drops what it does
-not know without a word (frontend/archive/.../model/ModelConfig.java). The section ``handler:`` is the
-user's own; a handler may declare a class for it (``BatchHandler.settings_class``).
+An unknown key is an error that names the closest valid one; TorchServe itself silently drops unknown keys
+(frontend/archive/.../model/ModelConfig.java). The ``handler:`` section belongs to the user; a handler may declare a
+class for it (``BatchHandler.settings_class``).
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from tsbatch.errors import SettingsError, Unprocessable
 
 SCHEMA = 1
 MAX_RESPONSE_SIZE = 6_553_500
-"""TorchServe's default max_response_size in bytes (ConfigManager.java); the worker is not told the real one."""
+"""TorchServe's default max_response_size in bytes (ConfigManager.java); the worker does not learn the real value."""
 
 MAX_PROBLEMS = 6
-"""Wrong keys and values that one message names."""
+"""Maximum number of wrong keys and values in one message."""
 MAX_KEY = 60
-"""Characters of a wrong key that a message repeats."""
+"""Maximum number of characters of a wrong key in a message."""
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16", "int8"]
-"""What numbers a model computes with; auto: those that it was saved in."""
+"""The number format in which a model computes; auto: the format in which it was saved."""
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
@@ -48,30 +48,30 @@ _brief.maxstring = _brief.maxother = MAX_KEY
 class Section(BaseModel):
     """Base of every settings section: frozen, and strict about unknown keys and types.
 
-    ``true`` is no number, and neither are NaN and infinity, which JSON as Python reads it and YAML have: NaN is within
-    any bounds.
+    ``true`` is not accepted as a number, and neither are NaN and infinity, which Python's JSON and YAML accept: NaN
+    would pass every bound.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class Limits(Section):
-    """What one request may ask for; over a limit it gets a 413 and hurts nobody else."""
+    """Limits of one request; a request over a limit gets a 413 and does not affect others."""
 
     items: int = Field(default=64, ge=1, description="items in one request")
     characters: int = Field(default=100_000, ge=1, description="characters in one text item")
     image_pixels: int = Field(default=50_000_000, ge=1, description="pixels in one image")
     response_bytes: int = Field(
-        default=MAX_RESPONSE_SIZE, ge=1024, description="bytes of one answer; keep it at the server's max_response_size"
+        default=MAX_RESPONSE_SIZE, ge=1024, description="bytes of one answer; set it to the server's max_response_size"
     )
 
 
 class Batching(Section):
-    """What shares a forward pass.
+    """How features share a forward pass.
 
-    ``packed`` pads nothing, where the model proves that it can; ``bucketed`` sorts the features by length and cuts
-    where that saves padding; ``padded`` makes one pass; ``auto`` leaves the choice to the handler.
-    ``deduplicate: auto`` computes identical items once where the task is deterministic, as the ready-made ones are.
+    ``packed`` uses no padding, if the model proves that it can; ``bucketed`` sorts the features by length and splits
+    them where that saves padding; ``padded`` makes one pass; ``auto`` leaves the choice to the handler.
+    ``deduplicate: auto`` computes identical items once if the task is deterministic, as the ready-made ones are.
     """
 
     mode: Literal["auto", "packed", "bucketed", "padded"] = "auto"
@@ -79,33 +79,39 @@ class Batching(Section):
     max_tokens: int | None = Field(default=None, ge=1, description="padded length units in one forward pass")
     deduplicate: bool | Literal["auto"] = "auto"
     isolation_seconds: float = Field(
-        default=30.0, gt=0, description="time spent to find the guilty request of a failed batch"
+        default=30.0, gt=0, description="time for finding the bad requests of a failed batch"
     )
 
 
 class Telemetry(Section):
-    """What is told about a request's time."""
+    """What is reported about the time of a request."""
 
-    server_timing: bool = Field(default=True, description="answer with the Server-Timing header")
+    server_timing: bool = Field(default=True, description="send the Server-Timing header")
     metrics: bool | Literal["auto"] = Field(
-        default="auto", description="emit all metrics of a batch; auto: when the server's metrics.yaml names them"
+        default="auto", description="emit all metrics of a batch; auto: if the server's metrics.yaml contains them"
     )
 
 
 class Settings(Section):
-    """Everything under ``tsbatch:``; every key has a default, so the section may be left out."""
+    """The whole ``tsbatch:`` section; every key has a default, so the section is optional."""
 
     schema_version: Literal[1] = Field(default=1, alias="schema")
-    version: str | None = Field(default=None, description="the tsbatch that made the archive")
-    task: str | None = Field(default=None, description="the ready-made task, for reports; the handler decides")
-    engine: str = Field(default="eager", description="what computes the model; tsbatch package --engine auto measures")
-    dtype: Dtype = Field(default="auto", description="what numbers the engine computes with; auto: as it was saved")
+    version: str | None = Field(default=None, description="the version of tsbatch that created the archive")
+    task: str | None = Field(
+        default=None, description="the ready-made task, for reports only; the handler determines it"
+    )
+    engine: str = Field(
+        default="eager", description="the engine that runs the model; tsbatch package --engine auto measures"
+    )
+    dtype: Dtype = Field(default="auto", description="the number format of the engine; auto: as the model was saved")
     device: str = Field(default="auto", description="auto, cpu, cuda or cuda:N")
     threads: int | Literal["auto"] = Field(default="auto", description="torch threads of one worker")
-    trust_remote_code: bool = Field(default=False, description="run Python code found in the model folder")
+    trust_remote_code: bool = Field(default=False, description="run Python code from the model folder")
     warmup: bool = Field(default=True, description="run example batches before the first request")
     nan: Literal["null", "error"] = Field(default="null", description="NaN and infinity in an answer: null, or a 500")
-    log_messages: bool = Field(default=False, description="log exception texts too; they may hold parts of a payload")
+    log_messages: bool = Field(
+        default=False, description="also log exception texts, which may contain parts of a payload"
+    )
     aux: Mapping[str, str] = Field(default_factory=dict, description="name: file, read once into self.aux")
     limits: Limits = Field(default_factory=Limits)
     batching: Batching = Field(default_factory=Batching)
@@ -120,48 +126,49 @@ class Settings(Section):
 
 
 BREAKS_BATCHING = {
-    "asyncCommunication": "answers then leave the worker one by one, past the batch loop",
+    "asyncCommunication": "answers then bypass the batch loop one by one",
     "continuousBatching": "TorchServe then mixes finished and unfinished requests in one batch",
     "sequenceBatching": "TorchServe then ties a worker to one client's sequence",
 }
-"""Keys of model-config.yaml that change what ``handle`` is given, with the reason they are refused."""
+"""Keys of model-config.yaml that change the input of ``handle``, with the reason why they are refused."""
 
 
 def load_settings(config: Mapping[str, Any] | None) -> Settings:
-    """The frozen settings in a whole model-config.yaml.
+    """Return the settings in a complete model-config.yaml.
 
     Args:
         config: the parsed YAML; None or empty for an archive without one.
 
     Raises:
-        SettingsError: a wrong key or value, or a TorchServe key that breaks batching.
+        SettingsError: a key or value is wrong, or a TorchServe key breaks batching.
     """
     config = config or {}
     for key, reason in BREAKS_BATCHING.items():
         if config.get(key):
             raise SettingsError(
-                f"model-config.yaml: {key} is on, and a BatchHandler cannot work with it ({reason}); remove the line"
+                f"model-config.yaml: {key} is enabled, but a BatchHandler cannot work with it ({reason}); "
+                "remove the line"
             )
     section = config.get("tsbatch")
     settings = parse_section(Settings, {} if section is None else section, "tsbatch")
     if settings.version is not None and _release(settings.version) > _release(__version__):
         raise SettingsError(
-            f"the archive was made by tsbatch {settings.version} and this worker has {__version__}: "
-            f"pip install 'tsbatch>={settings.version}', or package it again with the older one"
+            f"the archive was created with tsbatch {settings.version}, but this worker has {__version__}: "
+            f"pip install 'tsbatch>={settings.version}', or package it again with the older version"
         )
     return settings
 
 
 def _release(version: str) -> tuple[int, ...]:
-    """Major and minor number: a patch release runs what its fellows made."""
+    """Return the major and minor version: patch releases are compatible with each other."""
     return tuple(int(part) if part.isdigit() else 0 for part in version.split(".")[:2])
 
 
 def parse_section(cls: type[ModelT], section: Any, name: str, *, file: str = "model-config.yaml") -> ModelT:
-    """``section`` as an instance of ``cls``, with errors a person can act on.
+    """Validate ``section`` as ``cls``, with actionable errors.
 
     Raises:
-        SettingsError: one line with the key's full name, what was wrong and what is expected.
+        SettingsError: one line with the full name of the key, what is wrong and what is expected.
     """
     if not isinstance(section, Mapping):
         raise SettingsError(f"{file}: {name}: expected keys and values, got {type(section).__name__}")
@@ -172,10 +179,10 @@ def parse_section(cls: type[ModelT], section: Any, name: str, *, file: str = "mo
 
 
 def parse_parameters(cls: type[ModelT], given: Mapping[str, Any]) -> ModelT:
-    """A request's parameters as an instance of ``cls``.
+    """Validate the parameters of a request as ``cls``.
 
     Raises:
-        Unprocessable: an unknown parameter or a wrong value, with what is expected.
+        Unprocessable: a parameter is unknown or its value is wrong; says what is expected.
     """
     if given:
         _check_unicode(given)
@@ -186,7 +193,7 @@ def parse_parameters(cls: type[ModelT], given: Mapping[str, Any]) -> ModelT:
 
 
 def _check_unicode(given: Mapping[str, Any]) -> None:
-    """Refuse half of a surrogate pair, which JSON can hold and pydantic lets pass, and no tokenizer takes."""
+    """Reject half surrogate pairs, which JSON and pydantic accept but no tokenizer does."""
     try:
         orjson.dumps(dict(given), option=orjson.OPT_SERIALIZE_NUMPY)
     except TypeError as error:
@@ -195,7 +202,7 @@ def _check_unicode(given: Mapping[str, Any]) -> None:
 
 
 def _explain(cls: type[BaseModel], name: str, error: ValidationError) -> list[str]:
-    # A client may send a hundred thousand of them, each a megabyte long: what is said, and looked at, has an end.
+    # A client may send a hundred thousand of them, each a megabyte long, so the number that is examined is limited.
     problems, lines = error.errors(include_url=False), []
     for problem in problems[:MAX_PROBLEMS]:
         path = [name, *(str(part)[:MAX_KEY] for part in problem["loc"])]

@@ -1,7 +1,7 @@
-"""Run example batches through the loop before the worker says READY.
+"""Run example batches through the loop before the worker reports READY.
 
-The first forward passes of a process are slow (lazy initialisation, memory pools, kernels chosen by shape); a
-client should not pay for them, and a model that cannot answer its own examples should not go into service.
+The first forward passes of a process are slow (lazy initialisation, memory pools, kernel selection by shape). Clients
+should not pay for them, and a model that cannot answer its own examples should not go into service.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from tsbatch.protocol.request import Request
 
 logger = logging.getLogger("tsbatch")
 SECONDS = 0.5
-"""Larger batches get so much time together: a big model's warm-up would cost more than it saves."""
+"""The total time for larger batches; for a big model, a longer warm-up would cost more than it saves."""
 
 
 def warm_up(handler: Stages) -> None:
-    """Answer the handler's examples: one alone, then batches that double up to a full one, while there is time.
+    """Answer the examples of the handler: one alone, then batches of doubling size while there is time.
 
     Raises:
         LoadError: an example was not answered.
@@ -34,7 +34,7 @@ def warm_up(handler: Stages) -> None:
         logger.info("no warm-up: %s has no examples()", type(handler).__name__)
         return
     size, first = 1, _answer(handler, examples[:1])
-    # The first pass initialises, so it says nothing of the next one's time; unless the proof of packing came before.
+    # The first pass includes initialisation, so it predicts no other pass, unless the proof of packing ran before.
     spent, last = 0.0, first if handler.choice.mode == "packed" else 0.0
     while size < handler.batch_size and spent + 2 * last < SECONDS:
         size = min(2 * size, handler.batch_size)
@@ -44,23 +44,23 @@ def warm_up(handler: Stages) -> None:
 
 
 def _answer(handler: Stages, values: Sequence[Any]) -> float:
-    """Answer these in one batch; the seconds that it took."""
+    """Answer the values in one batch; return the seconds it took."""
     started = time.perf_counter()
     for reply in handler.answer([_as_request(value) for value in values]):
         if reply.status != 200:
-            raise LoadError(f"the warm-up's example was answered with {reply.status}: {_message(reply)}")
+            raise LoadError(f"the warm-up example was answered with {reply.status}: {_message(reply)}")
     return time.perf_counter() - started
 
 
 def _message(reply: Reply) -> str:
-    """What was wrong, in one line; the whole body of a handler that writes errors in its own way."""
+    """Return what was wrong in one line, or the whole body if the handler has its own error format."""
     try:
         error = json.loads(reply.body)["error"]
-        stage = f"{error['stage']}: " if error["status"] < 500 else ""  # 500s begin with it
-        told = stage + error["message"] + (f"; expected {error['expected']}" if "expected" in error else "")
+        stage = f"{error['stage']}: " if error["status"] < 500 else ""  # messages of 500s start with it
+        text = stage + error["message"] + (f"; expected {error['expected']}" if "expected" in error else "")
     except (ValueError, LookupError, TypeError, AttributeError):
-        told = reply.body.decode(errors="replace")
-    return " ".join(str(told).split())
+        text = reply.body.decode(errors="replace")
+    return " ".join(str(text).split())
 
 
 def _as_request(value: Any) -> Request:

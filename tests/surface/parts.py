@@ -68,8 +68,8 @@ def tasks() -> dict[str, Any]:
             "deterministic": handler.deterministic,
             "parameters": schema_of(handler.parameters_class),
             "settings": schema_of(handler.settings_class),
-            "input": plain(dict(handler.input_schema)),
-            "output": plain(dict(handler.output_schema)),
+            "input": without_words(plain(dict(handler.input_schema))),
+            "output": without_words(plain(dict(handler.output_schema))),
         }
     return found
 

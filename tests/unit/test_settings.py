@@ -214,7 +214,7 @@ def test_a_class_of_the_users_own_with_nested_parts():
 
 @pytest.mark.parametrize("version", ["99.0.0", "0.99", "1.0"])
 def test_an_archive_of_a_newer_tsbatch_is_refused(version):
-    with pytest.raises(SettingsError, match=f"made by tsbatch {version}.*pip install 'tsbatch>={version}'"):
+    with pytest.raises(SettingsError, match=f"created with tsbatch {version}.*pip install 'tsbatch>={version}'"):
         load_settings({"tsbatch": {"version": version}})
 
 

@@ -117,7 +117,7 @@ def test_a_model_that_cannot_answer_its_examples_is_not_put_into_service(tmp_pat
 
     with pytest.raises(LoadError) as caught:
         loaded(Broken(), tmp_path)
-    assert str(caught.value) == f"the warm-up's example was answered with {told}"
+    assert str(caught.value) == f"the warm-up example was answered with {told}"
 
 
 def test_an_error_in_a_handlers_own_words_is_told_whole(tmp_path):

@@ -99,5 +99,5 @@ def test_a_bundle_for_another_python_says_so(server_factory, tmp_path, torch_and
     archive = plain(tmp_path, bundle=True, form="folder")
     made_for = archive / "tsbatch" / "_bundled_for.py"
     made_for.write_text(made_for.read_text().replace("cpython-3.", "cpython-2."))
-    with pytest.raises(Exception, match=r"brings tsbatch along for cpython-2\.\d+ .*and this worker is cpython-3"):
+    with pytest.raises(Exception, match=r"contains tsbatch for cpython-2\.\d+ .*but this worker is cpython-3"):
         server_factory(models=[archive], properties={"python": str(torch_and_torchserve)})

@@ -265,5 +265,5 @@ def test_the_warm_up_tells_what_was_wrong(copy):
     folder = copy("image-classification")
     processor = json.loads((folder / "preprocessor_config.json").read_text())
     (folder / "preprocessor_config.json").write_text(json.dumps({**processor, "size": {"height": 48, "width": 48}}))
-    with pytest.raises(LoadError, match="the warm-up's example was answered with 500: inference raised ValueError: "):
+    with pytest.raises(LoadError, match="the warm-up example was answered with 500: inference raised ValueError: "):
         load(handler_of("image-classification"), folder)
