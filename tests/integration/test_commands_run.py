@@ -164,10 +164,10 @@ def test_ctrl_c_keeps_what_is_done(run, tmp_path):
 @pytest.mark.parametrize(
     "arguments,said",
     [
-        (["absent.mar", "--data", "data.jsonl"], "absent.mar: there is no such archive"),
-        (["m.mar", "--data", "absent.jsonl"], "absent.jsonl: there is no such file"),
-        (["m.mar", "--data", "data.jsonl", "-o", "data.jsonl"], "the answers would overwrite the requests"),
-        (["m.mar", "--data", "data.jsonl", "-o", "absent/out.jsonl"], "there is no folder"),
+        (["absent.mar", "--data", "data.jsonl"], "absent.mar: no such archive"),
+        (["m.mar", "--data", "absent.jsonl"], "absent.jsonl: no such file"),
+        (["m.mar", "--data", "data.jsonl", "-o", "data.jsonl"], "the responses would overwrite the requests"),
+        (["m.mar", "--data", "data.jsonl", "-o", "absent/out.jsonl"], "no such folder"),
         (["m.mar", "--data", "data.jsonl", "--batch-size", "0"], "batch-size"),
         (["m.mar"], "--data"),
     ],

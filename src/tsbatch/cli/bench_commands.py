@@ -1,68 +1,69 @@
-"""The verbs ``bench`` and ``compare``."""
+"""The commands ``bench`` and ``compare``."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
-from tsbatch.cli.options import check_finite, check_positive
+from tsbatch.cli import options
+from tsbatch.cli.options import check_finite, check_positive, positive_numbers
 from tsbatch.errors import UsageError
 
 if TYPE_CHECKING:
     from tsbatch.bench.result_file import BenchResult
     from tsbatch.bench.run import Plan
 
-PANEL = "Measure"
 DURATION = 10.0
 WARM_UP = 5.0
-CLIENTS = 8
 
-Arrivals = Literal["poisson", "uniform", "bursts"]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verbs to the command line."""
-    app.command("bench", rich_help_panel=PANEL)(bench_command)
-    app.command("compare", rich_help_panel=PANEL)(compare_command)
+Data = Annotated[
+    Path | None,
+    Option(help="Data to send: JSON lines, text lines, CSV, or a folder of images; without it, GET requests."),
+]
+Steps = Annotated[
+    str | None, Option(help="Steps of a ramp, such as 10,20,40: clients, or with --arrivals requests per second.")
+]
+Duration = Annotated[float | None, Option(help=f"Duration of each step, in seconds (default: {DURATION:g}).")]
+WarmUp = Annotated[
+    float | None,
+    Option(min=0, help=f"Warm-up before each step, in seconds; not counted (default: {WARM_UP:g}, with --trace 0)."),
+]
+Append = Annotated[bool, Option("--append", help="Add the runs to the --output file, to test variants in turn.")]
+ServerOfUrl = Annotated[
+    str | None, Option("--server", help="For a URL: management address of its server, to read the model's settings.")
+]
 
 
 def bench_command(
-    target: Annotated[str, typer.Argument(help="A model on the running server, or any address.")],
-    data: Annotated[
-        Path | None, typer.Option(help="What to send: JSON lines, text lines, CSV, or a folder of images. None: GET.")
-    ] = None,
-    concurrency: Annotated[int | None, typer.Option(min=1, help=f"Clients of a closed loop ({CLIENTS}).")] = None,
-    rate: Annotated[float | None, typer.Option(help="Requests a second of an open loop.")] = None,
-    arrivals: Annotated[Arrivals | None, typer.Option(help="How requests of an open loop follow each other.")] = None,
-    trace: Annotated[Path | None, typer.Option(help="An open loop by the times in a file, one a line.")] = None,
-    steps: Annotated[
-        str | None, typer.Option(help="A ramp, as 10,20,40: clients, or with --arrivals requests a second.")
-    ] = None,
-    duration: Annotated[float | None, typer.Option(help=f"Seconds to measure each step ({DURATION:g}).")] = None,
-    requests: Annotated[int | None, typer.Option(min=1, help="Requests to send instead of --duration.")] = None,
-    warm_up: Annotated[
-        float | None, typer.Option(min=0, help=f"Seconds before each step that do not count ({WARM_UP:g}; trace: 0).")
-    ] = None,
-    repeat: Annotated[int, typer.Option(min=1, help="How often to do all; 'compare' needs several.")] = 1,
-    limit: Annotated[float | None, typer.Option(help="Goodput: answers within so many ms.")] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds to wait for an answer.")] = 30.0,
-    connections: Annotated[int, typer.Option(min=1, help="The most connections of an open loop.")] = 1000,
-    content_type: Annotated[str | None, typer.Option(help="Content type, instead of the data's own.")] = None,
-    header: Annotated[list[str] | None, typer.Option(help="A further header, as 'Name: value'; several times.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of random arrivals.")] = 0,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="File for the result and raw samples.")] = None,
-    html: Annotated[Path | None, typer.Option(help="File for a report to read in a browser.", metavar="FILE")] = None,
-    append: Annotated[bool, typer.Option("--append", help="Add to what --output holds, to take turns.")] = False,
-    version: Annotated[str | None, typer.Option(help="The model's version; the default one when left out.")] = None,
-    name: Annotated[str, typer.Option("--name", help="Name of the server's instance.")] = "default",
-    server: Annotated[
-        str | None, typer.Option("--server", help="For an address: management address that tells of its model.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, raw samples included.")] = False,
+    target: Annotated[str, Argument(help="Model on the running server, or any URL.")],
+    data: Data = None,
+    concurrency: options.Concurrency = None,
+    rate: options.Rate = None,
+    arrivals: Annotated[options.ArrivalPattern | None, Option(help="Arrival pattern of an open loop.")] = None,
+    trace: Annotated[Path | None, Option(help="File with one send time per line, for an open loop.")] = None,
+    steps: Steps = None,
+    duration: Duration = None,
+    requests: Annotated[int | None, Option(min=1, help="Number of requests to send, instead of --duration.")] = None,
+    warm_up: WarmUp = None,
+    repeat: Annotated[int, Option(min=1, help="Number of runs of the whole test; compare needs several.")] = 1,
+    limit: options.GoodputLimit = None,
+    timeout: Annotated[float, Option(help="Time limit for a response, in seconds.")] = 30.0,
+    connections: Annotated[int, Option(min=1, help="Maximum number of connections of an open loop.")] = 1000,
+    content_type: options.ContentType = None,
+    header: Annotated[list[str] | None, Option(help="Additional header, as 'Name: value'; can be repeated.")] = None,
+    seed: options.Seed = 0,
+    output: Annotated[Path | None, Option("--output", "-o", help="File for the result with the raw samples.")] = None,
+    html: options.Html = None,
+    append: Append = False,
+    version: options.Version = None,
+    name: options.Name = "default",
+    server: ServerOfUrl = None,
+    as_json: options.RawJson = False,
 ) -> None:
-    """Put a load on a model and tell the truth about it; exit code 1 when requests failed."""
+    """Load-test a model and report reliable figures; exit code 1 if requests failed."""
     plan = make_plan(
         concurrency=concurrency,
         rate=rate,
@@ -79,25 +80,31 @@ def bench_command(
         header=header or [],
         seed=seed,
     )
-    from tsbatch.bench.page import show
     from tsbatch.bench.progress_view import View
     from tsbatch.bench.request_bodies import Body, read_bodies
     from tsbatch.bench.run import bench
     from tsbatch.bench.target import find_target
-    from tsbatch.report.bench_report import report_of_bench
-    from tsbatch.report.html_page import check_place, save
-    from tsbatch.system import console
     from tsbatch.system.signals import end_on_signals
 
     if data is None and "://" not in target:
-        raise UsageError(f"{target} needs something to send: give --data FILE")
-    if html:
-        check_place(html)
+        raise UsageError(f"{target} needs data to send: give --data FILE")
     bodies = read_bodies(data, content_type) if data else [Body(b"", "")]
     earlier = earlier_runs(output, append=append)
     found = find_target(target, instance=name, version=version, management=server)
     with end_on_signals(), View(None if plan.seconds is None else plan.seconds + plan.warm_up) as view:
         result = bench(found, bodies, plan, view.tell, earlier)
+    show_result(result, output=output, html=html, as_json=as_json)
+    if any(step["failed"] for step in result.summary):
+        raise typer.Exit(1)
+
+
+def show_result(result: BenchResult, *, output: Path | None, html: Path | None, as_json: bool) -> None:
+    """Print the result of a measured or simulated load, and write its files."""
+    from tsbatch.bench.page import show
+    from tsbatch.report.bench_report import report_of_bench
+    from tsbatch.report.html_page import save
+    from tsbatch.system import console
+
     if output:
         result.save(output)
     if html:
@@ -106,18 +113,16 @@ def bench_command(
         console.emit_json(result.to_json())
     else:
         show(result)
-    if any(step["failed"] for step in result.summary):
-        raise typer.Exit(1)
 
 
 def compare_command(
-    before: Annotated[Path, typer.Argument(metavar="A", help="Result of a load test: bench --output A.")],
-    after: Annotated[Path, typer.Argument(metavar="B", help="Another one, under the same load.")],
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    before: Annotated[Path, Argument(metavar="A", help="Result of a load test: tsbatch bench --output A.")],
+    after: Annotated[Path, Argument(metavar="B", help="Another result under the same load.")],
+    as_json: options.Json = False,
 ) -> None:
-    """Say whether B is better, worse or within the noise of A.
+    """Show whether B is better than A, worse, or within the noise.
 
-    Exit code 0 when B is better or within the noise, 1 when it is worse in any figure, 2 when single runs cannot tell.
+    Exit code 0 if B is better or within the noise, 1 if any figure is worse, 2 if single runs are not enough to tell.
     """
     from tsbatch.bench.comparison import compare
     from tsbatch.bench.page import show_comparison
@@ -129,16 +134,15 @@ def compare_command(
         console.emit_json(comparison.to_json())
     else:
         show_comparison(comparison)
-    code = {"worse": 1, "cannot tell": 2}.get(comparison.verdict, 0)
-    if code:
+    if code := {"worse": 1, "cannot tell": 2}.get(comparison.verdict, 0):
         raise typer.Exit(code)
 
 
 def earlier_runs(output: Path | None, *, append: bool) -> BenchResult | None:
-    """What is in the file already that runs are to be added to; asked before the work begins.
+    """Check the output file before the test starts, and read the runs in it that new ones are added to.
 
     Raises:
-        UsageError: the file cannot be written, is no such file, or is not named.
+        UsageError: the file cannot be written, is not a result, or is missing.
     """
     from tsbatch.bench.result_file import BenchResult
 
@@ -153,7 +157,7 @@ def make_plan(
     *,
     concurrency: int | None,
     rate: float | None,
-    arrivals: Arrivals | None,
+    arrivals: options.ArrivalPattern | None,
     trace: Path | None,
     steps: str | None,
     duration: float | None,
@@ -166,10 +170,10 @@ def make_plan(
     header: list[str],
     seed: int,
 ) -> Plan:
-    """The plan that the options say.
+    """Build the plan of a load test from the options.
 
     Raises:
-        UsageError: they contradict each other, or are no such thing.
+        UsageError: an option is not valid, or two contradict each other.
         OSError: the trace cannot be read.
     """
     from tsbatch.bench.run import Plan
@@ -180,13 +184,13 @@ def make_plan(
     if len(given) > 1:
         raise UsageError(f"{' and '.join(given)} are different loads; give one of them")
     if arrivals and given not in (["--rate"], ["--steps"]):
-        raise UsageError("--arrivals goes with --rate or --steps")
+        raise UsageError("--arrivals needs --rate or --steps")
     if duration is not None and requests is not None:
-        raise UsageError("--duration and --requests are two ends; give one of them")
+        raise UsageError("--duration and --requests exclude each other; give one of them")
     check_positive({"--rate": rate, "--duration": duration, "--timeout": timeout, "--limit": limit})
     check_finite({"--warm-up": warm_up})
-    ramp = _numbers(steps) if steps is not None else []
-    clients = [] if arrivals or rate or trace else _clients(ramp) if ramp else [concurrency or CLIENTS]
+    ramp = positive_numbers("--steps", steps, "10,20,40") if steps is not None else []
+    clients = [] if arrivals or rate or trace else _clients(ramp) if ramp else [concurrency or options.CLIENTS]
     by_time = requests is None and (trace is None or duration is not None)
     return Plan(
         clients=clients,
@@ -205,19 +209,9 @@ def make_plan(
     )
 
 
-def _numbers(text: str) -> list[float]:
-    try:
-        numbers = [float(word) for word in text.split(",")]
-    except ValueError:
-        numbers = []
-    if not numbers or not all(0 < number < float("inf") for number in numbers):
-        raise UsageError(f"--steps is {text!r}; expected positive numbers like 10,20,40")
-    return numbers
-
-
 def _clients(ramp: list[float]) -> list[int]:
     if not all(number.is_integer() for number in ramp):
-        raise UsageError("--steps are numbers of clients, so whole ones; for requests a second add --arrivals poisson")
+        raise UsageError("--steps: numbers of clients must be whole; for requests per second add --arrivals poisson")
     return [int(number) for number in ramp]
 
 

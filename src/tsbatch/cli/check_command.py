@@ -1,4 +1,4 @@
-"""The verb ``check``."""
+"""The command ``check``."""
 
 from __future__ import annotations
 
@@ -6,40 +6,36 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Option
 
+from tsbatch.cli import options
 from tsbatch.system.console import emit_json, telling
 from tsbatch.system.signals import end_on_signals
 
-PANEL = "Develop"
 FINDINGS, FAILED = 1, 3
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the verb to the command line."""
-    app.command("check", rich_help_panel=PANEL)(check_command)
-
-
 def check_command(
-    mar: Annotated[Path, typer.Argument(help="The archive, or a folder that holds what an archive would.")],
+    mar: options.ArchivePath,
     data: Annotated[
         Path | None,
-        typer.Option(
-            help="Samples: a file with one JSON value a line, or a folder with one request a file; "
-            "a ready-made task's own examples when left out."
+        Option(
+            help="Sample requests: a file with one JSON value per line, or a folder with one request per file; "
+            "by default the examples of a ready-made task."
         ),
     ] = None,
     max_batch: Annotated[
-        int | None, typer.Option(min=1, help="The largest batch to time; the archive's batchSize when left out.")
+        int | None, Option(min=1, help="Largest batch to measure; the archive's batchSize if omitted.")
     ] = None,
     one_worker: Annotated[
-        bool, typer.Option("--one-worker", help="Do not load a second time to see what another worker costs.")
+        bool, Option("--one-worker", help="Skip the second load, which measures the memory of another worker.")
     ] = False,
-    limit: Annotated[int, typer.Option(min=1, help="Seconds that loading and measuring may take.")] = 3600,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    limit: Annotated[int, Option(min=1, help="Time limit for loading and measuring, in seconds.")] = 3600,
+    json: options.Json = False,
 ) -> None:
-    """Load an archive as a worker does; time it, ask it, and say what time-outs and how many workers it needs.
+    """Load an archive like a worker, measure it, and recommend timeouts and the number of workers.
 
-    Exit codes: 0 fine, 1 findings, 3 it does not load; the first line then says why.
+    Exit code 0 if there are no findings, 1 if there are, 3 if the archive does not load; the first line then says why.
     """
     from tsbatch.check import page, samples
     from tsbatch.check.run import check

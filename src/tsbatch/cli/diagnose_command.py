@@ -1,13 +1,14 @@
-"""The verb diagnose of the panel Measure."""
+"""The command ``diagnose``."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
-from tsbatch.cli.server_commands import Json, Name, ServerUrl, is_address, target
+from tsbatch.cli import options
+from tsbatch.cli.server_commands import connect, is_address
 from tsbatch.diagnosis.model_facts import Known
 from tsbatch.errors import UsageError
 from tsbatch.serving import instance as instances
@@ -15,46 +16,37 @@ from tsbatch.serving.instance import DEFAULT_NAME
 from tsbatch.system.console import emit_json, progress
 
 if TYPE_CHECKING:
-    # It takes NumPy along, which --help has no time for.
+    # It imports NumPy, which would slow --help down.
     from tsbatch.diagnosis.diagnosis import Diagnosis
     from tsbatch.report.document import Report
 
-PANEL = "Measure"
 MEGABYTE = 1_000_000
-SECONDS = 10.0
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    app.command(rich_help_panel=PANEL)(diagnose)
-
-
-def diagnose(
+def diagnose_command(
     source: Annotated[
         str | None,
-        typer.Argument(
-            help="A load test's file, a TorchServe log folder (any handler), or a Prometheus address like "
-            "http://127.0.0.1:8082/metrics; the running server's log folder when left out."
+        Argument(
+            help="Result file of a load test, TorchServe log folder (any handler), or Prometheus address such as "
+            "http://127.0.0.1:8082/metrics; the running server's log folder if omitted."
         ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="NAME or NAME/VERSION; the busiest model when left out.", metavar="NAME")
+        str | None, Option(help="Model, as NAME or NAME/VERSION; the busiest one if omitted.", metavar="NAME")
     ] = None,
     seconds: Annotated[
-        float, typer.Option(min=0.1, help="How long to watch a Prometheus address.", metavar="S")
-    ] = SECONDS,
-    name: Name = DEFAULT_NAME,
-    server: ServerUrl = None,
-    html: Annotated[Path | None, typer.Option(help="File for a report to read in a browser.", metavar="FILE")] = None,
-    json: Json = False,
+        float, Option(min=0.1, help="How long to watch a Prometheus address, in seconds.", metavar="S")
+    ] = 10.0,
+    name: options.Name = DEFAULT_NAME,
+    server: options.ServerUrl = None,
+    html: options.Html = None,
+    json: options.Json = False,
 ) -> None:
-    """Say in words where the time of the requests goes, and which single change is next."""
+    """Explain where requests spend their time, and recommend the one setting to change next."""
+    found = _diagnose(source, model, seconds, name, server)
     if html:
-        from tsbatch.report.html_page import check_place, save
+        from tsbatch.report.html_page import save
 
-        check_place(html)
-    found = _diagnosed(source, model, seconds, name, server)
-    if html:
         save(_report(found), html)
     if json:
         emit_json(found.to_json())
@@ -64,15 +56,15 @@ def diagnose(
     show(found)
 
 
-def _diagnosed(source: str | None, model: str | None, seconds: float, name: str, server: str | None) -> Diagnosis:
+def _diagnose(source: str | None, model: str | None, seconds: float, name: str, server: str | None) -> Diagnosis:
     if source is not None and "://" in source:
-        return _of_prometheus(source, model, seconds, name, server)
+        return _from_prometheus(source, model, seconds, name, server)
     path = Path(source) if source is not None else instances.find(name).log_dir
     if _is_result(path):
         from tsbatch.diagnosis.data_sources import from_result
 
         return from_result(path)
-    return _of_log(path, model, name, server, here=source is None)
+    return _from_log(path, model, name, server, own_server=source is None)
 
 
 def _is_result(path: Path) -> bool:
@@ -92,17 +84,17 @@ def _report(found: Diagnosis) -> Report:
     return report_of_diagnosis(found, {} if waste is None else {"whole log": waste})
 
 
-def _of_prometheus(url: str, model: str | None, seconds: float, name: str, server: str | None) -> Diagnosis:
+def _from_prometheus(url: str, model: str | None, seconds: float, name: str, server: str | None) -> Diagnosis:
     from tsbatch.diagnosis.prometheus import from_prometheus
 
     if not is_address(url):
-        raise UsageError(f"{url} is no address; expected one like http://127.0.0.1:8082/metrics")
+        raise UsageError(f"{url} is not an address; expected one like http://127.0.0.1:8082/metrics")
     known = _known(model, name, server) if model is not None and server is not None else None
-    with progress(f"watching {url}, {seconds:g} s"):
+    with progress(f"watching {url} for {seconds:g} s"):
         return from_prometheus(url, seconds=seconds, model=model, known=known)
 
 
-def _of_log(path: Path, model: str | None, name: str, server: str | None, *, here: bool) -> Diagnosis:
+def _from_log(path: Path, model: str | None, name: str, server: str | None, *, own_server: bool) -> Diagnosis:
     from tsbatch.diagnosis.data_sources import choose, of_model_log
     from tsbatch.diagnosis.ts_log import read_log, size_of
 
@@ -110,7 +102,7 @@ def _of_log(path: Path, model: str | None, name: str, server: str | None, *, her
     with progress(f"reading {path}, MB", total=round(megabytes, 1)) as step:
         logs = read_log(path, lambda amount: step.advance(round(amount / MEGABYTE, 1)))
     chosen = choose(logs, model)
-    known = _known(f"{chosen.name}/{chosen.version}", name, server) if here or server else Known()
+    known = _known(f"{chosen.name}/{chosen.version}", name, server) if own_server or server else Known()
     return of_model_log(chosen, known, source=str(path), others=[one for one in logs if one is not chosen])
 
 
@@ -118,9 +110,9 @@ def _known(model: str, name: str, server: str | None) -> Known:
     from tsbatch.diagnosis.server_facts import known_of
     from tsbatch.serving.management_client import ModelNotFound
 
-    plain, _, version = model.partition("/")
-    with target(name, server) as (management, _):
+    model_name, _, version = model.partition("/")
+    with connect(name, server) as (management, _):
         try:
-            return known_of(management, plain, version or None)
-        except ModelNotFound:  # unregistered since; the log still tells of it
+            return known_of(management, model_name, version or None)
+        except ModelNotFound:  # unregistered since, but still in the log
             return Known()

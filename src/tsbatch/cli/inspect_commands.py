@@ -1,4 +1,4 @@
-"""The verbs ``verify``, ``inspect`` and ``diff``."""
+"""The commands ``verify``, ``inspect`` and ``diff``."""
 
 from __future__ import annotations
 
@@ -11,51 +11,44 @@ from typing import Annotated, Any
 
 import typer
 import yaml
+from typer import Argument
 
 from tsbatch.archive.reader import ScannedArchive, scan
 from tsbatch.archive.verification import Difference, Finding, about, config_of, diff, manifest_of, verify
 from tsbatch.archive.writer import OnBytes, sha256
+from tsbatch.cli import options
 from tsbatch.packaging.engine_trials import COLUMNS, Trial
 from tsbatch.system import console
 
-PANEL = "Archive"
 SCHEMA = 1
 FINE, FINDINGS = 0, 1
 MEGABYTE = 10**6
 SILENT = 200 * MEGABYTE
-"""Bytes up to which reading is over before anybody wonders."""
+"""Bytes that are read too fast for progress to matter."""
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
-ArchivePath = Annotated[Path, typer.Argument(help="A .mar, a .tar.gz or a model folder.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the verbs to the command line."""
-    for command in (inspect_command, verify_command, diff_command):
-        app.command(command.__name__.partition("_")[0], rich_help_panel=PANEL)(command)
+PackedPath = Annotated[Path, Argument(help="Archive (.mar or .tar.gz) or model folder.")]
 
 
-def verify_command(path: ArchivePath, as_json: Json = False) -> int:
-    """Compare every file of an archive with the hashes taken when it was packed; exit code 1 when one differs."""
+def verify_command(path: PackedPath, as_json: options.Json = False) -> int:
+    """Compare an archive's files with the hashes taken when it was packaged; exit code 1 if any differ."""
     found = _read(path)
     findings = verify(found)
     if as_json:
-        told = [asdict(finding) for finding in findings]
-        console.emit_json(
-            {"schema": SCHEMA, "archive": path, "ok": not findings, "files": len(found.files), "findings": told}
-        )
+        listed = [asdict(finding) for finding in findings]
+        about = {"archive": path, "ok": not findings, "files": len(found.files), "findings": listed}
+        console.emit_json({"schema": SCHEMA, **about})
     else:
         for finding in findings:
             typer.echo(f"{path}: {finding}")
         for note in _notes(found):
             console.say(f"note: {note}")
         if not findings:
-            typer.echo(f"{path}: {len(found.files)} files, all as they were packed")
+            typer.echo(f"{path}: {len(found.files)} files, all unchanged since packaging")
     return FINDINGS if findings else FINE
 
 
-def inspect_command(path: ArchivePath, as_json: Json = False) -> int:
-    """Show what an archive is: name, version, settings, files, engines measured, and what verify says."""
+def inspect_command(path: PackedPath, as_json: options.Json = False) -> int:
+    """Show an archive's name, version, settings, files and measured engines, and whether its files are unchanged."""
     found = _read(path)
     facts = inspect(found)
     if as_json:
@@ -66,15 +59,15 @@ def inspect_command(path: ArchivePath, as_json: Json = False) -> int:
 
 
 def diff_command(
-    a: Annotated[Path, typer.Argument(help="One archive or model folder.")],
-    b: Annotated[Path, typer.Argument(help="The other.")],
-    as_json: Json = False,
+    a: Annotated[Path, Argument(help="First archive or model folder.")],
+    b: Annotated[Path, Argument(help="Second archive or model folder.")],
+    as_json: options.Json = False,
 ) -> int:
-    """Show which files and settings two archives have differently; exit code 1 when there are any."""
+    """Show the files and settings that differ between two archives; exit code 1 if there are any."""
     differences = diff(_read(a), _read(b))
     if as_json:
-        told = [asdict(difference) for difference in differences]
-        console.emit_json({"schema": SCHEMA, "a": a, "b": b, "same": not differences, "differences": told})
+        listed = [asdict(difference) for difference in differences]
+        console.emit_json({"schema": SCHEMA, "a": a, "b": b, "same": not differences, "differences": listed})
     elif differences:
         console.table(("what", "name", str(a), str(b)), [_row(difference) for difference in differences])
     else:
@@ -83,7 +76,7 @@ def diff_command(
 
 
 def inspect(found: ScannedArchive) -> dict[str, Any]:
-    """What ``tsbatch inspect --json`` prints."""
+    """Return the object that ``tsbatch inspect --json`` prints."""
     manifest = manifest_of(found)
     model, own = manifest.get("model") or {}, about(found)
     findings = verify(found)
@@ -135,20 +128,22 @@ def _show(facts: dict[str, Any], found: ScannedArchive) -> None:
         console.table(COLUMNS, _trials(facts["engines"]))
     for text in [*(str(Finding(**finding)) for finding in facts["findings"]), *_notes(found)]:
         typer.echo(f"  {text}")
-    typer.echo("verify: all as it was packed" if facts["verified"] else "verify: NOT as it was packed, see above")
+    typer.echo(
+        "verify: unchanged since packaging" if facts["verified"] else "verify: CHANGED since packaging, see above"
+    )
 
 
 def _trials(engines: dict[str, Any]) -> list[tuple[str | None, ...]]:
     try:
         return [Trial(**trial).cells() for trial in engines["trials"]]
-    except (KeyError, TypeError):  # of another version of tsbatch
+    except (KeyError, TypeError):  # written by another version of tsbatch
         return []
 
 
 def _notes(found: ScannedArchive) -> list[str]:
     if not found.compiled:
         return []
-    return [f"{len(found.compiled)} files of compiled Python are not looked at; workers write them beside the code"]
+    return [f"{len(found.compiled)} compiled Python files are ignored; workers write them beside the code"]
 
 
 def _row(difference: Difference) -> tuple[str, str, object, object]:
@@ -168,7 +163,7 @@ def _read(path: Path) -> ScannedArchive:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[OnBytes]:
-    """Progress that shows only where reading takes its time, so that an error stays a single line elsewhere."""
+    """Show progress only if reading takes long, so that otherwise an error is a single line."""
     with contextlib.ExitStack() as stack:
         done = 0
         steps: list[console.Step] = []

@@ -1,4 +1,4 @@
-"""The verbs ``lint`` and ``effective``."""
+"""The commands ``lint`` and ``effective``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
+from tsbatch.cli import options
 from tsbatch.configuration.server_properties import ServerProperties
 from tsbatch.errors import UsageError
 from tsbatch.system import console
@@ -19,58 +21,49 @@ if TYPE_CHECKING:
     from tsbatch.lint.documents import Machine
     from tsbatch.lint.findings import Finding
 
-PANEL = "Develop"
 SCHEMA = 1
 
-As_Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")]
-Cores = Annotated[
-    int | None, typer.Option(min=1, help="Cores of the machine that will serve; those of this one when left out.")
-]
+Cores = Annotated[int | None, Option(min=1, help="CPU cores of the serving machine; those of this machine if omitted.")]
 
 
 class Format(str, Enum):
-    """How ``lint`` writes its findings."""
+    """Output format of ``lint``."""
 
     TEXT = "text"
     SARIF = "sarif"
     GITHUB = "github"
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the verbs to the command line."""
-    app.command("lint", rich_help_panel=PANEL)(lint_command)
-    app.command("effective", rich_help_panel=PANEL)(effective_command)
-
-
 def lint_command(
     paths: Annotated[
         list[Path] | None,
-        typer.Argument(
+        Argument(
             help="config.properties, model-config.yaml, handler modules, archives, metrics.yaml, requirements.txt, or "
-            "folders with them; what is given together is also checked together.",
+            "folders with such files. Files given together are also checked against each other.",
             show_default=False,
         ),
     ] = None,
-    fix: Annotated[bool, typer.Option("--fix", help="Write the replacements that are safe.")] = False,
-    ignore: Annotated[list[str] | None, typer.Option(help="A rule not to apply; may be repeated.")] = None,
-    form: Annotated[Format, typer.Option("--format", help="How the findings are written.")] = Format.TEXT,
-    rules: Annotated[bool, typer.Option("--rules", help="List the rules and stop.")] = False,
+    fix: Annotated[bool, Option("--fix", help="Apply the safe fixes to the files.")] = False,
+    ignore: Annotated[list[str] | None, Option(help="Rule to ignore; can be repeated.")] = None,
+    form: Annotated[Format, Option("--format", help="Output format of the findings.")] = Format.TEXT,
+    rules: Annotated[bool, Option("--rules", help="List the rules and exit.")] = False,
     cores: Cores = None,
-    as_json: As_Json = False,
+    as_json: options.Json = False,
 ) -> None:
-    """Say what TorchServe will really do with these files; exit code 1 when there are errors or warnings."""
+    """Show how TorchServe will actually interpret these files; exit code 1 if there are errors or warnings."""
     if rules:
         _list_rules(as_json=as_json)
         return
     if not paths:
-        raise UsageError("lint needs files or folders to look at; tsbatch lint . takes this folder")
+        raise UsageError("no files to check; for the current folder run: tsbatch lint .")
     from tsbatch.lint.findings import COUNTED
+    from tsbatch.lint.fixing import fix as apply_fixes
     from tsbatch.lint.run import lint
 
     machine = _machine(cores)
     found = lint(paths, machine=machine, ignore=ignore or [])
     fixed: list[Finding] = []
-    while fix and (done := _fix(found)):
+    while fix and (done := apply_fixes(found)):
         fixed += done
         found = lint(paths, machine=machine, ignore=ignore or [])
     _show(found, fixed, form, as_json=as_json)
@@ -79,40 +72,38 @@ def lint_command(
 
 
 def effective_command(
-    config: Annotated[Path, typer.Argument(help="The server's config.properties.", show_default=False)],
+    config: Annotated[Path, Argument(help="The server's config.properties.", show_default=False)],
     archives: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="Archives, as FILE or NAME=FILE; those of load_models in the model store when left out.",
+        Argument(
+            help="Archives, as FILE or NAME=FILE; by default those that load_models selects from the model store.",
             show_default=False,
         ),
     ] = None,
-    model_store: Annotated[
-        Path | None, typer.Option(help="The model store; the one in config.properties when left out.")
-    ] = None,
+    model_store: Annotated[Path | None, Option(help="Model store; the one in config.properties if omitted.")] = None,
     api: Annotated[
         list[str] | None,
-        typer.Option(
-            help="A parameter of POST /models, as batch_size=8: the models are registered, not loaded at start."
+        Option(
+            help="Parameter of POST /models, such as batch_size=8, for models registered by API, not loaded at startup."
         ),
     ] = None,
     cores: Cores = None,
-    gpus: Annotated[int, typer.Option(min=0, help="GPUs of the machine that will serve.")] = 0,
-    as_json: As_Json = False,
+    gpus: Annotated[int, Option(min=0, help="GPUs of the serving machine.")] = 0,
+    as_json: options.Json = False,
 ) -> None:
-    """Print every setting of each model with the value that will hold and the layer it comes from."""
+    """Print the effective value of every setting of each model and the layer it comes from."""
     from tsbatch.configuration.effective_settings import Deployment, effective
     from tsbatch.lint.rules.cross_file import loaded_at_start
 
     if not config.is_file():
-        raise UsageError(f"{config}: there is no such file; expected the server's config.properties")
+        raise UsageError(f"{config}: no such file; expected the server's config.properties")
     properties = ServerProperties.read(config)
     if "model_snapshot" in properties:
         raise UsageError(
-            f"{config}: model_snapshot restores a snapshot and ignores all else; remove it to see the layers"
+            f"{config}: model_snapshot restores a snapshot and overrides all else; remove it to see the layers"
         )
     machine, parameters = _machine(cores), _parameters(api)
-    told = []
+    found = []
     for archive in _archives(archives or [], properties, model_store, machine):
         loaded = api is None and loaded_at_start(archive, properties.get("load_models", ""))
         model = Deployment(
@@ -124,20 +115,14 @@ def effective_command(
             cores=machine.cores,
             gpus=gpus,
         )
-        told.append((archive, loaded, effective(model)))
-    _tell(told, as_json=as_json)
+        found.append((archive, loaded, effective(model)))
+    _show_settings(found, as_json=as_json)
 
 
 def _machine(cores: int | None) -> Machine:
     from tsbatch.lint.documents import Machine
 
     return Machine() if cores is None else Machine(cores=cores)
-
-
-def _fix(found: Sequence[Finding]) -> Sequence[Finding]:
-    from tsbatch.lint.fixing import fix
-
-    return fix(found)
 
 
 def _show(found: Sequence[Finding], fixed: Sequence[Finding], form: Format, *, as_json: bool) -> None:
@@ -162,11 +147,11 @@ def _list_rules(*, as_json: bool) -> None:
 
     rules = all_rules().values()
     if as_json:
-        told = [
+        listed = [
             {"id": rule.id, "severity": rule.severity, "title": rule.title, "explanation": rule.explanation}
             for rule in rules
         ]
-        console.emit_json({"schema": SCHEMA, "rules": told})
+        console.emit_json({"schema": SCHEMA, "rules": listed})
     else:
         console.table(["rule", "severity", "finds"], [(rule.id, rule.severity, rule.title) for rule in rules])
 
@@ -175,7 +160,7 @@ def _parameters(given: Sequence[str] | None) -> dict[str, str]:
     pairs = [text.partition("=") for text in given or []]
     for name, equals, value in pairs:
         if not (name and equals and value):
-            raise UsageError(f"--api {name}{equals}{value}: expected NAME=VALUE, as batch_size=8")
+            raise UsageError(f"--api {name}{equals}{value}: expected NAME=VALUE, such as batch_size=8")
     return {name: value for name, _, value in pairs}
 
 
@@ -187,11 +172,11 @@ def _archives(
 
     store = model_store or (Path(properties["model_store"]) if "model_store" in properties else None)
     if store is not None and not store.is_dir() and (model_store or not given):
-        raise UsageError(f"{store}: there is no such model store; give it with --model-store, or name the archives")
+        raise UsageError(f"{store}: no such model store; give another --model-store, or name the archives")
     if given:
         sources = [ModelSource.parse(text) for text in given]
     elif store is None:
-        raise UsageError("which models? Name the archives, or give --model-store")
+        raise UsageError("no models to show; name the archives, or give --model-store")
     else:
         named = properties.get("load_models", "")
         sources = sources_of(named, store) if named.strip() else sources_in(store)
@@ -202,8 +187,7 @@ def _archives(
     return found
 
 
-def _tell(told: Sequence[tuple[ArchiveFile, bool, Sequence[Setting]]], *, as_json: bool) -> None:
-    how = {True: "loaded at the start", False: "registered by API"}
+def _show_settings(found: Sequence[tuple[ArchiveFile, bool, Sequence[Setting]]], *, as_json: bool) -> None:
     if as_json:
         models: list[dict[str, Any]] = [
             {
@@ -215,11 +199,11 @@ def _tell(told: Sequence[tuple[ArchiveFile, bool, Sequence[Setting]]], *, as_jso
                     each.name: {"value": each.value, "layer": each.layer, "remark": each.remark} for each in settings
                 },
             }
-            for archive, loaded, settings in told
+            for archive, loaded, settings in found
         ]
         console.emit_json({"schema": SCHEMA, "models": models})
         return
-    for archive, loaded, settings in told:
+    for archive, loaded, settings in found:
         rows = [(each.name, each.value, each.layer, each.remark) for each in settings]
-        title = f"{archive.model} {archive.version} ({how[loaded]})"
+        title = f"{archive.model} {archive.version} ({'loaded at startup' if loaded else 'registered by API'})"
         console.table(["setting", "value", "from", ""], rows, title=title)

@@ -1,4 +1,4 @@
-"""The verbs ``package`` and ``handler-path``."""
+"""The commands ``new``, ``package`` and ``handler-path``."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from typer import Argument, Option
 
 from tsbatch.archive import writer
 from tsbatch.archive.model_config import DEFAULTS, ModelConfig, read
 from tsbatch.archive.planned_archive import Archive
 from tsbatch.archive.writer import Format
+from tsbatch.cli import options
 from tsbatch.configuration.server_properties import METRICS_FILE
 from tsbatch.errors import UsageError
 from tsbatch.packaging.builder import Written, free_target, plan, write
@@ -24,101 +27,104 @@ from tsbatch.packaging.bundle import with_bundle
 from tsbatch.packaging.engine_trials import BOUND, COLUMNS, Trial
 from tsbatch.packaging.handler_files import entry_file
 from tsbatch.packaging.safetensors_conversion import converted
+from tsbatch.packaging.starter_project import class_name, new_handler
 from tsbatch.settings import Dtype
 from tsbatch.system import console
 
-PANEL = "Archive"
 SCHEMA = 1
 METRICS = "metrics"
-"""What ``handler-path`` takes beside the tasks."""
+"""Argument of ``handler-path`` besides the tasks."""
 MEGABYTE = 10**6
-SHOWN = 8
-"""Names of left-out files that are listed; --json has all."""
+MAX_SKIPPED_SHOWN = 8
+"""Names of skipped files to print; --json has all."""
 
 
-def _number(text: str, key: str, more: str = "") -> Any:
-    return typer.Option(help=f"{text} (default {DEFAULTS[key]}{more})", show_default=False)
+def _setting(text: str, key: str, more: str = "") -> Any:
+    return Option(help=f"{text} (default: {DEFAULTS[key]}{more}).", show_default=False)
 
 
 _Model = Annotated[
     Path | None,
-    typer.Option(help="The model's folder; own handler: or a file, weights, TorchScript .pt, exported .pt2 or .onnx."),
+    Option(help="Model folder. With --handler also a single file: weights, TorchScript (.pt), exported .pt2 or .onnx."),
 ]
-_Task = Annotated[str | None, typer.Option(help="A ready-made task, text-embedding for example.")]
-_Handler = Annotated[Path | None, typer.Option(help="Your own handler file instead of a task.")]
-_ModelFile = Annotated[Path | None, typer.Option(help="The Python file with the class that the weights belong to.")]
-_BatchSize = Annotated[int | None, _number("The most requests in a batch.", "batchSize")]
-_MaxBatchDelay = Annotated[int | None, _number("Milliseconds to wait for a batch to fill.", "maxBatchDelay")]
-_Workers = Annotated[int | None, _number("Processes that serve the model.", "minWorkers")]
-_ResponseTimeout = Annotated[int | None, _number("Seconds a batch may take.", "responseTimeout")]
-_StartupTimeout = Annotated[
-    int | None, _number("Seconds a worker may take to load.", "startupTimeout", " + 30 a gigabyte")
+_ModelFile = Annotated[Path | None, Option(help="Python file with the model class that the weights belong to.")]
+_StartupTimeout = Annotated[int | None, _setting(options.STARTUP_TIMEOUT, "startupTimeout", " + 30 per gigabyte")]
+_Engine = Annotated[str | None, Option(help="Engine that runs the model; auto tries all engines on this machine.")]
+_Dtype = Annotated[Dtype | None, Option(help="Data type of the computation; --engine auto then tries only this.")]
+_EngineBound = Annotated[
+    float, Option(help="Minimum agreement with eager float32 (cosine similarity).", min=0.0, max=1.0)
 ]
-_Threads = Annotated[str | None, typer.Option(help="Torch threads of one worker: auto, or a number.")]
-_Engine = Annotated[str | None, typer.Option(help="What computes the model; auto tries all on this machine.")]
-_Dtype = Annotated[Dtype | None, typer.Option(help="What numbers it computes with; with auto: only these.")]
-_EngineBound = Annotated[float, typer.Option(help="Least agreement (cosine) with eager float32.", min=0.0, max=1.0)]
-_Config = Annotated[Path | None, typer.Option(help="A model-config.yaml to start from.")]
-_Aux = Annotated[list[str] | None, typer.Option(help="NAME=FILE, read once into self.aux; may be repeated.")]
+_Aux = Annotated[list[str] | None, Option(help="File as NAME=FILE that is loaded once into self.aux; can be repeated.")]
 _Labels = Annotated[
-    Path | None, typer.Option(help="The classes' names (JSON or lines of text), for index_to_name.json and self.aux.")
+    Path | None, Option(help="File with the class names (JSON or lines of text), for index_to_name.json and self.aux.")
 ]
-_Extra = Annotated[list[Path] | None, typer.Option(help="A further file or folder; may be repeated.")]
 _Requirements = Annotated[
     str | None,
-    typer.Option(
-        help="A requirements file for the server to install, or auto for this tsbatch. Without it nothing is installed:"
-        " TorchServe would put a second torch beside its own. auto therefore also sets useVenv, under which it installs"
-        " only what is missing. Read with install_py_dep_per_model=true alone."
+    Option(
+        help="Requirements file for the server to install, or auto for this version of tsbatch. By default nothing is"
+        " installed, because TorchServe would install a second copy of torch. auto therefore also sets useVenv, which"
+        " installs only what is missing. Needs install_py_dep_per_model=true on the server."
     ),
 ]
 _Bundle = Annotated[
     bool,
-    typer.Option(
+    Option(
         "--bundle",
-        help="Bring tsbatch's worker side and what it needs beyond torch, torchserve and transformers along, for this"
-        " Python and platform: for servers where nobody can install.",
+        help="Include tsbatch's worker code and its dependencies except torch, torchserve and transformers, for this"
+        " Python and platform: for servers on which you cannot install packages.",
     ),
 ]
 _AllowPickle = Annotated[
     bool,
-    typer.Option(
+    Option(
         "--allow-pickle",
-        help="Pack pickled weights as they are, though loading them can run code. Without it state dicts become"
-        " safetensors, and other pickles are refused.",
+        help="Include pickled weights unchanged, although loading them can run code. By default state dicts are"
+        " converted to safetensors, and other pickles are rejected.",
     ),
 ]
 _Format = Annotated[
     Format,
-    typer.Option(
+    Option(
         "--format",
-        help="mar (stored, not compressed), mar-compressed, tar.gz, or folder: a directory of the model store that"
-        " TorchServe uses in place, for models too big to copy.",
+        help="mar (uncompressed), mar-compressed, tar.gz, or folder: a folder in the model store that TorchServe uses"
+        " in place, for models too large to copy.",
     ),
 ]
 _Link = Annotated[
     bool,
-    typer.Option(
-        "--link", help="With --format folder: hard links, not copies; a file changed at its source changes there too."
+    Option(
+        "--link", help="With --format folder: make hard links instead of copies, so changed sources change the model."
     ),
 ]
-_Output = Annotated[Path, typer.Option("--output", "-o", help="The folder to write to.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the verbs to the command line."""
-    app.command("package", rich_help_panel=PANEL)(package_command)
-    app.command("handler-path", rich_help_panel=PANEL)(handler_path_command)
+def new_command(
+    folder: Annotated[Path, Argument(help="Folder to create; its name becomes the model's name.")],
+    json: options.Json = False,
+) -> None:
+    """Create a starter project for your own handler, with passing tests and a README with the next steps."""
+    files = new_handler(folder)
+    name = folder.absolute().name
+    if json:
+        about = {"folder": folder.absolute(), "name": name, "class": class_name(name), "files": files}
+        console.emit_json({"schema": SCHEMA, **about})
+        return
+    print("\n".join([f"{folder}/", *(f"  {file}" for file in files)]))
+    if find_spec("pytest") is None:
+        console.say("note: the tests need pytest, which is not installed: pip install pytest")
+    print(
+        f"next: cd {folder} && pytest && tsbatch package --name {name} --handler handler.py --model model && "
+        f"tsbatch check model_store/{name}.mar --data samples.jsonl"
+    )
 
 
 def handler_path_command(
     task: Annotated[
-        str,
-        typer.Argument(help=f"A ready-made task, text-embedding for example; or {METRICS}, for our metrics.yaml."),
+        str, Argument(help=f"Ready-made task, such as text-embedding, or {METRICS} for tsbatch's metrics.yaml.")
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    as_json: options.Json = False,
 ) -> None:
-    """Print the path of a ready-made handler file, for torch-model-archiver --handler; or of metrics.yaml."""
+    """Print the path of a ready-made handler file for torch-model-archiver --handler, or of metrics.yaml."""
     path = METRICS_FILE if task == METRICS else entry_file(task)
     if as_json:
         console.emit_json({"schema": SCHEMA, "task": task, "path": str(path)})
@@ -127,43 +133,43 @@ def handler_path_command(
 
 
 def package_command(
-    name: Annotated[str, typer.Option(help="The model's name, and the archive's.")],
+    name: Annotated[str, Option(help="Name of the model and its archive.")],
     model: _Model = None,
-    task: _Task = None,
-    handler: _Handler = None,
+    task: Annotated[str | None, Option(help="Ready-made task, such as text-embedding.")] = None,
+    handler: Annotated[Path | None, Option(help="Your own handler file, instead of a task.")] = None,
     model_file: _ModelFile = None,
-    version: Annotated[str, typer.Option(help="The model's version.")] = "1.0",
-    batch_size: _BatchSize = None,
-    max_batch_delay: _MaxBatchDelay = None,
-    workers: _Workers = None,
-    response_timeout: _ResponseTimeout = None,
+    version: Annotated[str, Option(help="Version of the model.")] = "1.0",
+    batch_size: Annotated[int | None, _setting(options.BATCH_SIZE, "batchSize")] = None,
+    max_batch_delay: Annotated[int | None, _setting(options.BATCH_DELAY, "maxBatchDelay")] = None,
+    workers: Annotated[int | None, _setting("Number of worker processes", "minWorkers")] = None,
+    response_timeout: Annotated[int | None, _setting(options.RESPONSE_TIMEOUT, "responseTimeout")] = None,
     startup_timeout: _StartupTimeout = None,
-    threads: _Threads = None,
+    threads: Annotated[str | None, Option(help="PyTorch threads of each worker: auto, or a number.")] = None,
     engine: _Engine = None,
     dtype: _Dtype = None,
     engine_bound: _EngineBound = BOUND,
-    config: _Config = None,
+    config: Annotated[Path | None, Option(help="model-config.yaml to start from.")] = None,
     aux: _Aux = None,
     labels: _Labels = None,
-    extra: _Extra = None,
+    extra: Annotated[list[Path] | None, Option(help="Additional file or folder to include; can be repeated.")] = None,
     requirements: _Requirements = None,
     bundle: _Bundle = False,
     allow_pickle: _AllowPickle = False,
     form: _Format = "mar",
     link: _Link = False,
-    output: _Output = Path("model_store"),
-    force: Annotated[bool, typer.Option("--force", help="Replace an archive that is there.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    output: Annotated[Path, Option("--output", "-o", help="Folder for the archive.")] = Path("model_store"),
+    force: Annotated[bool, Option("--force", help="Replace an existing archive.")] = False,
+    as_json: options.Json = False,
 ) -> None:
-    """Turn a model folder into an archive ready for dynamic batching."""
+    """Package a model folder as an archive for dynamic batching."""
     if link and form != "folder":
-        raise UsageError(f"--link goes with --format folder, not with {form}")
-    asked = ModelConfig(
+        raise UsageError(f"--link needs --format folder, but the format is {form}")
+    settings = ModelConfig(
         workers=workers, batch_size=batch_size, max_batch_delay=max_batch_delay, response_timeout=response_timeout,
         startup_timeout=startup_timeout, threads=_number_of_threads(threads), base=read(config) if config else {},
     )  # fmt: skip
     planned = plan(
-        name=name, version=version, model=model, task=task, handler=handler, model_file=model_file, config=asked,
+        name=name, version=version, model=model, task=task, handler=handler, model_file=model_file, config=settings,
         aux=_named_files(aux or ()), labels=labels, extra=extra or (), requirements=_requirements(requirements),
     )  # fmt: skip
     free_target(planned, output, form=form, force=force)  # before anything moves
@@ -176,7 +182,7 @@ def package_command(
         if as_json:
             console.emit_json({**_report(whole, written), "engines": [asdict(trial) for trial in trials]})
         else:
-            _tell(whole, written, trials)
+            _show(whole, written, trials)
 
 
 def _number_of_threads(value: str | None) -> int | Literal["auto"] | None:
@@ -185,7 +191,7 @@ def _number_of_threads(value: str | None) -> int | Literal["auto"] | None:
     if value == "auto":
         return "auto"
     if not value.isdecimal() or int(value) < 1:
-        raise UsageError(f"--threads {value}: expected auto or a number from 1")
+        raise UsageError(f"--threads {value}: expected auto or a positive number")
     return int(value)
 
 
@@ -209,7 +215,7 @@ def _requirements(value: str | None) -> Path | Literal["auto"] | None:
 def _engine(
     archive: Archive, engine: str | None, dtype: Dtype | None, bound: float
 ) -> Iterator[tuple[Archive, list[Trial]]]:
-    """The archive with the engine that was asked for, here or in its YAML; as it is when none was."""
+    """The archive with the engine that the options or its YAML select; unchanged if they select none."""
     own = archive.config["tsbatch"]
     if engine is None and dtype is None and own.get("engine", "eager") == "eager":
         yield archive, []
@@ -251,7 +257,7 @@ def _report(archive: Archive, written: Written) -> dict[str, object]:
     }
 
 
-def _tell(archive: Archive, written: Written, trials: Sequence[Trial]) -> None:
+def _show(archive: Archive, written: Written, trials: Sequence[Trial]) -> None:
     if trials:
         console.table(COLUMNS, [trial.cells() for trial in trials])
         chosen = archive.config["tsbatch"]
@@ -259,9 +265,9 @@ def _tell(archive: Archive, written: Written, trials: Sequence[Trial]) -> None:
     for note in archive.notes:
         console.say(f"note: {note}")
     if archive.left_out:
-        rest = len(archive.left_out) - SHOWN
-        names = ", ".join(archive.left_out[:SHOWN]) + (f" and {rest} more" if rest > 0 else "")
-        console.say(f"left out as not needed: {names}")
+        rest = len(archive.left_out) - MAX_SKIPPED_SHOWN
+        names = ", ".join(archive.left_out[:MAX_SKIPPED_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
+        console.say(f"skipped (not needed for serving): {names}")
     numbers = ", ".join(f"{key} {archive.config[key]}" for key in DEFAULTS)
     typer.echo(f"{written.path}  {written.bytes / MEGABYTE:.1f} MB  {archive.name} {archive.version}")
     typer.echo(f"sha256 {written.sha256}")

@@ -1,4 +1,4 @@
-"""The verbs ``ray deploy``, ``ray status`` and ``ray undeploy``."""
+"""The commands ``ray deploy``, ``ray status`` and ``ray undeploy``."""
 
 from __future__ import annotations
 
@@ -6,65 +6,63 @@ import importlib.util
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
+from tsbatch.cli import options
 from tsbatch.errors import UsageError
 
 if TYPE_CHECKING:
     from tsbatch.ray.deploy.applications import Deployed
     from tsbatch.ray.deploy.cluster import Cluster
 
-PANEL = "Server"
 SCHEMA = 1
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Address = Annotated[
-    str, typer.Option(help="The cluster: HOST:PORT, ray://HOST:PORT, or auto: RAY_ADDRESS, or one that runs here.")
+    str, Option(help="Cluster: HOST:PORT, ray://HOST:PORT, or auto for RAY_ADDRESS or a Ray running here.")
+]
+Cpus = Annotated[
+    float | None, Option(help="CPU cores per replica, which set its threads too (default: tsbatch.threads, or 1).")
+]
+BatchDelay = Annotated[int | None, Option(help=f"{options.BATCH_DELAY} (default: maxBatchDelay).", min=0)]
+Queue = Annotated[
+    int | None,
+    Option(help="Requests that may wait at each proxy before it answers 503 (default: jobQueueSize, or 100).", min=1),
+]
+Surge = Annotated[
+    int | None, Option(help="Percentage of new replicas to start before old ones stop (default: as many as fit).")
+]
+Route = Annotated[str | None, Option(help="URL prefix of the application, if there are several (default: /).")]
+Local = Annotated[bool, Option("--local", help="Use a private Ray on this machine, and start it if it is not running.")]
+Haproxy = Annotated[
+    bool, Option("--haproxy", help="With --local: use HAProxy instead of Ray's own proxies; it is faster.")
 ]
 
-
-def register(app: typer.Typer) -> None:
-    """Add the verbs to the command line."""
-    verbs = typer.Typer(help="Run an archive on Ray Serve, on one machine or many.", no_args_is_help=True)
-    for command in (deploy, status, undeploy):
-        verbs.command(command.__name__)(command)
-    app.add_typer(verbs, name="ray", rich_help_panel=PANEL)
+app = typer.Typer(help="Run an archive on Ray Serve, on one machine or a cluster.", no_args_is_help=True)
 
 
+@app.command()
 def deploy(
-    mar: Annotated[str, typer.Argument(help="The archive: a path, or http(s)://, s3://, gs:// …", metavar="MAR|URI")],
-    name: Annotated[str | None, typer.Option(help="The name it is served under; the archive's when left out.")] = None,
-    replicas: Annotated[int | None, typer.Option(help="Replicas; minWorkers when left out.")] = None,
-    autoscale: Annotated[str | None, typer.Option(help="Let Ray scale between two numbers.", metavar="MIN:MAX")] = None,
-    cpus: Annotated[
-        float | None, typer.Option(help="Cores that a replica reserves, and its threads (tsbatch.threads, or 1).")
+    mar: Annotated[str, Argument(help="Archive: a path, or an http(s)://, s3:// or gs:// address.", metavar="MAR|URI")],
+    name: Annotated[str | None, Option(help="Name to serve the model under; the archive's own if omitted.")] = None,
+    replicas: Annotated[int | None, Option(help="Number of replicas; minWorkers if omitted.")] = None,
+    autoscale: Annotated[
+        str | None, Option(help="Let Ray scale the replicas within these limits.", metavar="MIN:MAX")
     ] = None,
-    gpus: Annotated[float | None, typer.Option(help="GPUs that a replica reserves; also a part of one.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Requests in a batch, at most (batchSize).", min=1)] = None,
-    max_batch_delay: Annotated[
-        int | None, typer.Option(help="ms to wait for a batch to fill (maxBatchDelay).", min=0)
-    ] = None,
-    queue: Annotated[
-        int | None, typer.Option(help="Requests that wait at each proxy before 503 (jobQueueSize, or 100).", min=1)
-    ] = None,
-    surge: Annotated[
-        int | None, typer.Option(help="Percent of new replicas before old ones end; what there is room for.")
-    ] = None,
-    route: Annotated[
-        str | None, typer.Option(help="What its addresses begin with, where several models are served (/).")
-    ] = None,
+    cpus: Cpus = None,
+    gpus: Annotated[float | None, Option(help="GPUs per replica; can be a fraction.")] = None,
+    batch_size: Annotated[int | None, Option(help=f"{options.BATCH_SIZE} (default: batchSize).", min=1)] = None,
+    max_batch_delay: BatchDelay = None,
+    queue: Queue = None,
+    surge: Surge = None,
+    route: Route = None,
     address: Address = "auto",
-    here: Annotated[
-        bool,
-        typer.Option("--local", help="On a Ray of its own on this machine, which is started where it does not run."),
-    ] = False,
-    haproxy: Annotated[
-        bool, typer.Option("--haproxy", help="With --local: HAProxy takes the requests, not Ray's own proxies; faster.")
-    ] = False,
-    host: Annotated[str, typer.Option(help="Where Serve listens, when this starts it.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Its port, likewise.", min=1, max=65535)] = 8000,
-    json: Json = False,
+    here: Local = False,
+    haproxy: Haproxy = False,
+    host: Annotated[str, Option(help="Address that Serve listens on, if this command starts it.")] = "127.0.0.1",
+    port: Annotated[int, Option(help="Port of that address.", min=1, max=65535)] = 8000,
+    json: options.Json = False,
 ) -> None:
-    """Deploy an archive; one that runs under this name is replaced without losing a request."""
+    """Deploy an archive; it replaces an application of the same name without losing a request."""
     _require_ray()
     from tsbatch.ray.archive_cache import describe
     from tsbatch.ray.deploy.applications import Http
@@ -95,20 +93,21 @@ def deploy(
     _show(found, cluster, json=json)
 
 
-def status(address: Address = "auto", json: Json = False) -> None:
-    """Say which applications run on a cluster, and on which nodes; exit code 1 when one of them does not."""
+@app.command()
+def status(address: Address = "auto", json: options.Json = False) -> None:
+    """Show a cluster's applications and their nodes; exit code 1 if an application is not running."""
     _require_ray()
     from tsbatch.ray.deploy import applications as serving
     from tsbatch.ray.deploy.cluster import connected, nodes
     from tsbatch.system import console
 
     with connected(address) as cluster:
-        applications, there = serving.status(), nodes()
+        applications, found = serving.status(), nodes()
     if json:
-        about = {"schema": SCHEMA, "address": cluster.address, "nodes": there, "applications": applications}
+        about = {"schema": SCHEMA, "address": cluster.address, "nodes": found, "applications": applications}
         console.emit_json(about)
     else:
-        console.table(["node", "address", "alive", "cores", "GPUs"], [list(node.values()) for node in there])
+        console.table(["node", "address", "alive", "cores", "GPUs"], [list(node.values()) for node in found])
         console.out.print()
         console.table(["application", "status", "replicas", "where", "answers at"], [_row(one) for one in applications])
         for one in applications:
@@ -118,10 +117,13 @@ def status(address: Address = "auto", json: Json = False) -> None:
         raise typer.Exit(1)
 
 
+@app.command()
 def undeploy(
-    name: Annotated[str, typer.Argument(help="The application.")], address: Address = "auto", json: Json = False
+    name: Annotated[str, Argument(help="Name of the application.")],
+    address: Address = "auto",
+    json: options.Json = False,
 ) -> None:
-    """Remove an application once its requests are answered; with the last one, a Ray that --local started ends too."""
+    """Remove an application when its requests are answered; with the last one, stop a Ray that --local started."""
     _require_ray()
     from tsbatch.ray.deploy import applications as serving
     from tsbatch.ray.deploy import local_cluster
@@ -130,14 +132,14 @@ def undeploy(
 
     with console.progress(f"removing {name}"), connected(address) as cluster:
         left = serving.undeploy(name)
-    mine = local_cluster.running()
-    ended = mine is not None and not left and mine.address == cluster.address
-    if mine is not None and ended:
-        local_cluster.end(mine)
+    local = local_cluster.running()
+    ended = local is not None and not left and local.address == cluster.address
+    if local is not None and ended:
+        local_cluster.end(local)
     if json:
         console.emit_json({"schema": SCHEMA, "removed": name, "left": left, "ended_ray": ended})
     else:
-        console.say(f"removed: {name}{'; the Ray that --local started has ended too' if ended else ''}")
+        console.say(f"removed: {name}{'; stopped the Ray that --local started' if ended else ''}")
 
 
 def _require_ray() -> None:
@@ -148,7 +150,7 @@ def _require_ray() -> None:
 def _bounds(text: str) -> tuple[int, int]:
     least, colon, most = text.partition(":")
     if not colon or not least.isdecimal() or not most.isdecimal():
-        raise UsageError(f"--autoscale is {text!r}; expected MIN:MAX, as 1:4")
+        raise UsageError(f"--autoscale is {text!r}; expected MIN:MAX, such as 1:4")
     return int(least), int(most)
 
 
@@ -163,14 +165,13 @@ def _show(found: Deployed, cluster: Cluster, *, json: bool) -> None:
         return
     if cluster.started:
         console.say(
-            f"started a Ray on this machine, at {cluster.address}; it ends with: tsbatch ray undeploy {found.name}"
+            f"started Ray on this machine at {cluster.address}; to stop it, run: tsbatch ray undeploy {found.name}"
         )
     for remark in found.remarks:
         console.say(remark)
     settings = found.settings
-    count = (
-        settings.replicas if isinstance(settings.replicas, int) else f"{settings.replicas[0]} to {settings.replicas[1]}"
-    )
+    replicas = settings.replicas
+    count = replicas if isinstance(replicas, int) else f"{replicas[0]} to {replicas[1]}"
     each = f"{settings.cpus:g} core{'s' * (settings.cpus != 1)}" + (f", {settings.gpus:g} GPU" if settings.gpus else "")
     console.out.print(f"{found.name} {found.version}: {found.url}", markup=False, soft_wrap=True)
     console.say(

@@ -1,4 +1,4 @@
-"""The verb ``run``."""
+"""The command ``run``."""
 
 from __future__ import annotations
 
@@ -10,43 +10,37 @@ from typing import Annotated, Any, BinaryIO
 
 import orjson
 import typer
+from typer import Option
 
 from tsbatch.archive.model_store import ModelSource
+from tsbatch.cli import options
 from tsbatch.errors import UsageError
 from tsbatch.system import console
 
-PANEL = "Develop"
 SCHEMA = 1
 STANDARD = "-"
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the verb to the command line."""
-    app.command("run", rich_help_panel=PANEL)(run_command)
-
-
 def run_command(
-    mar: Annotated[Path, typer.Argument(help="The archive, or a folder that holds what an archive would.")],
-    data: Annotated[
-        str, typer.Option(help="The file with one JSON value a line, as a client would post it; - for stdin.")
-    ],
-    output: Annotated[str, typer.Option("--output", "-o", help="Where the answers go; - for stdout.")] = STANDARD,
+    mar: options.ArchivePath,
+    data: Annotated[str, Option(help="File with one JSON value per line, as a client would post it; - for stdin.")],
+    output: Annotated[str, Option("--output", "-o", help="File for the responses; - for stdout.")] = STANDARD,
     batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Requests in a batch; the archive's batchSize when left out.")
+        int | None, Option(min=1, help="Requests per batch; the archive's batchSize if omitted.")
     ] = None,
-    text: Annotated[bool, typer.Option("--text", help="The lines are plain texts, not JSON.")] = False,
+    text: Annotated[bool, Option("--text", help="Treat the lines as plain text, not JSON.")] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="The summary as one JSON object; on stderr when the answers are on stdout.")
+        bool, Option("--json", help="Print the summary as one JSON object; on stderr if the responses go to stdout.")
     ] = False,
 ) -> None:
-    """Answer a file of requests without a server: a line in, a line {"index", "status", "body"} out."""
+    """Answer a file of requests without a server; each line gives one line {"index", "status", "body"}."""
     _check_paths(mar, data, output)
-    # The handler may print; what is on stdout are the answers.
+    # The handler may print, but stdout is for the responses.
     standard = sys.stdout.buffer
     with redirect_stdout(sys.stderr):
         summary = _run(mar, data, output, standard, batch_size=batch_size, text=text)
     if not as_json:
-        _say(summary)
+        _show(summary)
     elif output == STANDARD:
         typer.echo(orjson.dumps(summary).decode(), err=True)
     else:
@@ -59,17 +53,17 @@ def run_command(
 
 def _check_paths(mar: Path, data: str, output: str) -> None:
     if not mar.exists():
-        raise UsageError(f"{mar}: there is no such archive")
+        raise UsageError(f"{mar}: no such archive")
     ModelSource.parse(mar)
     if data != STANDARD and not Path(data).is_file():
-        raise UsageError(f"{data}: there is no such file; --data takes a file with one request a line, or - for stdin")
+        raise UsageError(f"{data}: no such file; --data needs a file with one request per line, or - for stdin")
     if output != STANDARD:
         if Path(output).is_dir():
-            raise UsageError(f"{output}: is a folder; --output takes the file for the answers")
+            raise UsageError(f"{output} is a folder; --output needs a file for the responses")
         if not Path(output).absolute().parent.is_dir():
-            raise UsageError(f"{output}: there is no folder {Path(output).absolute().parent}")
+            raise UsageError(f"{output}: no such folder: {Path(output).absolute().parent}")
         if data != STANDARD and Path(output).resolve() == Path(data).resolve():
-            raise UsageError(f"{output}: the answers would overwrite the requests; choose another --output")
+            raise UsageError(f"{output}: the responses would overwrite the requests; choose another --output")
 
 
 def _run(
@@ -126,7 +120,7 @@ def _sink(output: str, standard: BinaryIO) -> Iterator[BinaryIO]:
 @contextmanager
 def _progress(data: str, sink: BinaryIO) -> Iterator[console.Step]:
     if sink.isatty():
-        # The answers themselves move on the terminal; a bar would be drawn into them.
+        # The responses show the progress; a bar would be drawn into them.
         yield console.Step(lambda *_: None, "running")
         return
     total = None if data == STANDARD else Path(data).stat().st_size
@@ -134,7 +128,7 @@ def _progress(data: str, sink: BinaryIO) -> Iterator[console.Step]:
         yield step
 
 
-def _say(summary: dict[str, Any]) -> None:
+def _show(summary: dict[str, Any]) -> None:
     failed = ", ".join(f"{number} x {status}" for status, number in summary["failed"].items())
     console.say(
         f"{'stopped: ' if summary['stopped'] else ''}{summary['requests']} requests in {summary['batches']} batches, "

@@ -1,4 +1,4 @@
-"""The verb top of the panel Server."""
+"""The command ``top``."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.live import Live
 from rich.table import Table
+from typer import Option
 
-from tsbatch.cli.server_commands import Name, ServerUrl, is_address, target
+from tsbatch.cli import options
+from tsbatch.cli.server_commands import connect, is_address
 from tsbatch.errors import UsageError
 from tsbatch.serving.instance import DEFAULT_NAME
 from tsbatch.system.console import emit_json, out, say, table
 
 if TYPE_CHECKING:
-    # It takes NumPy along, which --help has no time for.
+    # It imports NumPy, which would slow --help down.
     from tsbatch.diagnosis.live_status import Row, Top
 
-PANEL = "Server"
 SCHEMA = 1
-SECONDS = 2.0
 MEBIBYTE = 2**20
 COLUMNS = (
     "model", "version", "requests/s", "failed %", "batch", "in queue",
@@ -31,36 +30,30 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    app.command(rich_help_panel=PANEL)(top)
-
-
-def top(
-    model: Annotated[str | None, typer.Argument(help="Only this model.")] = None,
-    once: Annotated[bool, typer.Option("--once", help="Watch one interval, print one table, end.")] = False,
-    seconds: Annotated[float, typer.Option("--seconds", min=0.2, help="Length of an interval.", metavar="S")] = SECONDS,
+def top_command(
+    model: options.OnlyModel = None,
+    once: Annotated[bool, Option("--once", help="Print one table after one interval, and exit.")] = False,
+    seconds: Annotated[float, Option(min=0.2, help="Length of an interval, in seconds.", metavar="S")] = 2.0,
     metrics: Annotated[
-        str | None,
-        typer.Option(help="Prometheus address, for a server whose log folder is not here.", metavar="URL"),
+        str | None, Option(help="Prometheus address, for a server whose logs are not on this machine.", metavar="URL")
     ] = None,
-    name: Name = DEFAULT_NAME,
-    server: ServerUrl = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object an interval.")] = False,
+    name: options.Name = DEFAULT_NAME,
+    server: options.ServerUrl = None,
+    json: Annotated[bool, Option("--json", help="Print one JSON object per interval.")] = False,
 ) -> None:
-    """Show live what each model does: requests, batches, queue, where the time goes, workers and memory."""
+    """Show live figures of each model: requests, batches, queue, latency by phase, workers and memory."""
     if metrics is not None and not is_address(metrics):
         raise UsageError(f"--metrics is {metrics}; expected an address like http://127.0.0.1:8082/metrics")
-    with _top(name, server, metrics) as looking:
-        looks = _looks(looking, model, seconds, once=once)
+    with _top(name, server, metrics) as source:
+        samples = _samples(source, model, seconds, once=once)
         if json:
-            for rows in looks:
+            for rows in samples:
                 emit_json({"schema": SCHEMA, "seconds": seconds, "models": [row.to_json() for row in rows]})
         elif once or not out.is_terminal:
-            for rows in looks:
+            for rows in samples:
                 table(COLUMNS, [cells(row) for row in rows])
         else:
-            _live(looks)
+            _live(samples)
 
 
 @contextlib.contextmanager
@@ -68,28 +61,26 @@ def _top(name: str, server: str | None, metrics: str | None) -> Iterator[Top]:
     from tsbatch.diagnosis.live_status import LogTail, Top
     from tsbatch.diagnosis.prometheus import scrape
 
-    with target(name, server) as (management, instance):
+    with connect(name, server) as (management, instance):
         if metrics is not None:
             yield Top(management, scrape=lambda: scrape(metrics))
         elif instance is not None:
-            # It tells of each request, whatever metrics_mode says.
+            # The log has every request, whatever metrics_mode is.
             yield Top(management, log=LogTail(instance.log_dir))
         else:
-            say("without --metrics only workers and queues of a server that others started can be seen")
+            say("tsbatch did not start this server; without --metrics only its workers and queues can be shown")
             yield Top(management)
 
 
-def _looks(looking: Top, model: str | None, seconds: float, *, once: bool) -> Iterator[list[Row]]:
-    for number in itertools.count():
-        if once and number:
-            return
+def _samples(source: Top, model: str | None, seconds: float, *, once: bool) -> Iterator[list[Row]]:
+    for _ in range(1) if once else itertools.count():
         time.sleep(seconds)
-        yield looking.look(model)
+        yield source.look(model)
 
 
-def _live(looks: Iterator[list[Row]]) -> None:
+def _live(samples: Iterator[list[Row]]) -> None:
     with contextlib.suppress(KeyboardInterrupt), Live(console=out, screen=False, auto_refresh=False) as live:
-        for rows in looks:
+        for rows in samples:
             live.update(_grid(rows), refresh=True)
 
 
@@ -103,7 +94,7 @@ def _grid(rows: Sequence[Row]) -> Table:
 
 
 def cells(row: Row) -> list[Any]:
-    """A row as people read it."""
+    """Format a row for the table."""
     times = (row.queue, row.assembly, row.handler, row.latency, row.p99)
     return [
         row.model,

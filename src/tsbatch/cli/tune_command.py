@@ -1,4 +1,4 @@
-"""The verb tune of the panel Measure."""
+"""The command ``tune``."""
 
 from __future__ import annotations
 
@@ -6,96 +6,93 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from typer import Argument, Option
 
+from tsbatch.cli import options
 from tsbatch.cli.options import check_finite, check_positive, given, refuse
-from tsbatch.cli.server_commands import Json, Name
 from tsbatch.errors import UsageError
 from tsbatch.serving.instance import DEFAULT_NAME
 from tsbatch.system import console
 
 if TYPE_CHECKING:
+    from tsbatch.tuning.measurement import Script
     from tsbatch.tuning.objective import Goal
     from tsbatch.tuning.ranking import Traffic
     from tsbatch.tuning.session import Order
 
-PANEL = "Measure"
-CLIENTS = 8
-SHOWN = 12
-"""Settings of the ranking that are shown."""
+MAX_SHOWN = 12
+"""Settings of the ranking to print."""
 
 Objective = Literal["throughput", "p99", "p50", "memory"]
 Kind = Literal["careful", "tpe"]
-Arrivals = Literal["poisson", "uniform", "bursts"]
 
-
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    app.command("tune", rich_help_panel=PANEL)(tune_command)
+Data = Annotated[Path | None, Option(help="Data to send: JSON lines, text lines, CSV, or a folder of images.")]
+P99 = Annotated[str | None, Option(help="Maximum P99 latency, such as 100ms.")]
+MaxMemory = Annotated[str | None, Option(help="Maximum private memory of all workers together, such as 8GB.")]
+MaxGpuMemory = Annotated[
+    str | None, Option(help="Maximum share of any GPU's memory for the workers, such as 80% (default: 90%).")
+]
+Goals = Annotated[Objective | None, Option(help="Figure to improve (default: throughput, or p99 with --rate).")]
+Live = Annotated[bool, Option("--live", help="Tune the server in use; each step registers the model again.")]
+Offline = Annotated[bool, Option("--offline", help="Measure only the current settings, rank the others, and exit.")]
+Search = Annotated[Kind, Option(help="Search method: careful changes one setting at a time, tpe is Optuna's sampler.")]
+Duration = Annotated[float, Option(min=1, help="Duration of each run, in seconds.")]
+Output = Annotated[
+    Path | None, Option("--output", "-o", help="Folder for journal, log and report (default: tune-MODEL).")
+]
+Restore = Annotated[
+    bool, Option("--restore", help="Restore the settings that a killed tuning changed on a server in use, and exit.")
+]
 
 
 def tune_command(
     context: typer.Context,
-    model: Annotated[str | None, typer.Argument(help="A model on the running server, or a .mar file.")] = None,
-    data: Annotated[Path | None, typer.Option(help="What to send: JSON lines, text lines, CSV, or a folder.")] = None,
-    p99: Annotated[str | None, typer.Option(help="The most that P99 may be, as 100ms.")] = None,
-    concurrency: Annotated[int | None, typer.Option(min=1, help=f"Clients of a closed loop ({CLIENTS}).")] = None,
-    rate: Annotated[float | None, typer.Option(help="Requests a second of an open loop.")] = None,
-    arrivals: Annotated[Arrivals, typer.Option(help="How requests of an open loop follow each other.")] = "poisson",
-    max_memory: Annotated[
-        str | None, typer.Option(help="The most that the workers may hold for themselves together, as 8GB.")
-    ] = None,
-    max_gpu_memory: Annotated[
-        str | None, typer.Option(help="The most that they may hold of any GPU's memory, as 80% (90%).")
-    ] = None,
-    objective: Annotated[
-        Objective | None, typer.Option(help="What to make better: throughput with clients, p99 with a rate.")
-    ] = None,
-    live: Annotated[bool, typer.Option("--live", help="On the server in use; each step registers anew.")] = False,
-    offline: Annotated[bool, typer.Option("--offline", help="Measure what there is, rank the rest, and stop.")] = False,
-    search: Annotated[Kind, typer.Option(help="One knob at a time, or Optuna's sampler.")] = "careful",
-    duration: Annotated[float, typer.Option(min=1, help="Seconds of each run.")] = 10.0,
-    warm_up: Annotated[float, typer.Option(min=0, help="Seconds before each run that do not count.")] = 3.0,
-    budget: Annotated[int, typer.Option(min=8, help="Runs in all.")] = 36,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder for journal, log and report (tune-MODEL).")
-    ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew instead of going on with the journal.")] = False,
-    write: Annotated[bool, typer.Option("--write", help="Write model-config.yaml there too.")] = False,
-    content_type: Annotated[str | None, typer.Option(help="Content type, instead of the data's own.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of random arrivals and of the simulator.")] = 0,
-    restore: Annotated[
-        bool, typer.Option("--restore", help="Put back what a killed tuning left on a server in use; nothing else.")
-    ] = False,
-    name: Name = DEFAULT_NAME,
-    json: Json = False,
+    model: Annotated[str | None, Argument(help="Model on the running server, or a .mar file.")] = None,
+    data: Data = None,
+    p99: P99 = None,
+    concurrency: options.Concurrency = None,
+    rate: options.Rate = None,
+    arrivals: Annotated[options.ArrivalPattern, Option(help="Arrival pattern of an open loop.")] = "poisson",
+    max_memory: MaxMemory = None,
+    max_gpu_memory: MaxGpuMemory = None,
+    objective: Goals = None,
+    live: Live = False,
+    offline: Offline = False,
+    search: Search = "careful",
+    duration: Duration = 10.0,
+    warm_up: Annotated[float, Option(min=0, help="Warm-up before each run, in seconds; not counted.")] = 3.0,
+    budget: Annotated[int, Option(min=8, help="Maximum number of runs.")] = 36,
+    output: Output = None,
+    fresh: Annotated[bool, Option("--fresh", help="Start over instead of resuming from the journal.")] = False,
+    write: Annotated[bool, Option("--write", help="Also write model-config.yaml to that folder.")] = False,
+    content_type: options.ContentType = None,
+    seed: options.Seed = 0,
+    restore: Restore = False,
+    name: options.Name = DEFAULT_NAME,
+    json: options.Json = False,
 ) -> None:
-    """Find better settings, one knob at a time; exit code 1 when none keeps the limits.
+    """Find better settings, one change at a time; exit code 1 if none meets the limits.
 
-    A private copy of the model is measured on a server of its own, which ends with the tuner. What was interrupted goes
-    on where it was when the same command is given again.
+    The tuner measures a copy of the model on a private server, and stops that server when it ends. Re-run the same
+    command to resume an interrupted tuning.
     """
     if restore:
-        refuse(context, given(context).keys() - {"restore", "name", "json"}, "--restore only puts back what there was")
+        refuse(context, given(context).keys() - {"restore", "name", "json"}, "--restore only restores old settings")
         _restore(name, as_json=json)
         return
     if model is None or data is None:
         raise UsageError("nothing to tune; expected: tsbatch tune NAME|MAR --data FILE")
     if rate is None:
-        refuse(context, ["arrivals"], "it is about the requests of --rate")
+        refuse(context, ["arrivals"], "it needs --rate")
     if offline:
-        refuse(context, ["search", "budget", "write"], "--offline only measures what there is and ranks the rest")
-    check_positive({"--rate": rate, "--duration": duration})
-    check_finite({"--warm-up": warm_up})
-    from tsbatch.bench.request_bodies import read_bodies
-    from tsbatch.tuning.measurement import Script
+        refuse(context, ["search", "budget", "write"], "--offline only measures the current settings and ranks others")
     from tsbatch.tuning.session import Order
 
-    traffic = traffic_of(concurrency, rate, arrivals, seed)
     order = Order(
         model=model,
         data=data,
         goal=goal_of(objective, p99, max_memory, max_gpu_memory, open_loop=rate is not None),
-        script=Script(traffic=traffic, bodies=read_bodies(data, content_type), seconds=duration, warm_up=warm_up),
+        script=script_of(traffic_of(concurrency, rate, arrivals, seed), data, content_type, duration, warm_up),
         search=search,
         live=live,
         budget=budget,
@@ -107,17 +104,33 @@ def tune_command(
         raise typer.Exit(1)
 
 
-def traffic_of(concurrency: int | None, rate: float | None, arrivals: Arrivals, seed: int) -> Traffic:
-    """The load that the options say.
+def script_of(traffic: Traffic, data: Path, content_type: str | None, duration: float, warm_up: float) -> Script:
+    """Read the data and describe the runs that the options ask for.
 
     Raises:
-        UsageError: they say two.
+        UsageError: a number or the data is not valid.
+        OSError: the data cannot be read.
+    """
+    from tsbatch.bench.request_bodies import read_bodies
+    from tsbatch.tuning.measurement import Script
+
+    check_positive({"--duration": duration})
+    check_finite({"--warm-up": warm_up})
+    return Script(traffic=traffic, bodies=read_bodies(data, content_type), seconds=duration, warm_up=warm_up)
+
+
+def traffic_of(concurrency: int | None, rate: float | None, arrivals: options.ArrivalPattern, seed: int) -> Traffic:
+    """Build the load from the options.
+
+    Raises:
+        UsageError: they contradict each other, or the rate is not positive.
     """
     from tsbatch.tuning.ranking import Traffic
 
     if concurrency is not None and rate is not None:
         raise UsageError("--concurrency and --rate are different loads; give one of them")
-    clients = None if rate is not None else concurrency or CLIENTS
+    check_positive({"--rate": rate})
+    clients = None if rate is not None else concurrency or options.CLIENTS
     return Traffic(clients=clients, rate=rate, kind=arrivals, seed=seed)
 
 
@@ -129,15 +142,15 @@ def goal_of(
     *,
     open_loop: bool,
 ) -> Goal:
-    """The goal that the options say.
+    """Build the goal from the options.
 
     Raises:
-        UsageError: a time, a size or a part is none, or the objective is nothing that a server could change.
+        UsageError: a time, size or share is not valid, or the settings cannot change the objective.
     """
     from tsbatch.tuning.objective import MOST_OF_GPU, Goal, read_share, read_size, read_time
 
     if open_loop and objective == "throughput":
-        raise UsageError("with --rate the requests/s are the load's; expected --objective p99, p50 or memory")
+        raise UsageError("with --rate the throughput is fixed; use --objective p99, p50 or memory")
     return Goal(
         objective=objective or ("p99" if open_loop else "throughput"),
         p99=None if p99 is None else read_time(p99, "--p99"),
@@ -148,7 +161,7 @@ def goal_of(
 
 
 def _tune(order: Order, *, write: bool, as_json: bool) -> bool:
-    """Whether there is a recommendation."""
+    """Tune, print the outcome, and return whether there is a recommendation."""
     from tsbatch.system.signals import end_on_signals
     from tsbatch.tuning.page import Screen, show
     from tsbatch.tuning.recommendation import to_json
@@ -169,12 +182,12 @@ def _tune(order: Order, *, write: bool, as_json: bool) -> bool:
 
 
 def _rank(order: Order, *, as_json: bool) -> bool:
-    """Whether a setting is expected to keep the limits."""
+    """Rank the settings, print them, and return whether the best one is expected to meet the limits."""
     from tsbatch.system.signals import end_on_signals
     from tsbatch.tuning.page import Screen, show_ranking
     from tsbatch.tuning.session import place_of, rank
 
-    with end_on_signals(), console.progress("measuring what there is") as step:
+    with end_on_signals(), console.progress("measuring the current settings") as step:
         screen = Screen(step, order.goal, order.budget, order.script.seconds + order.script.warm_up)
         with place_of(order, screen) as place:
             ranked = rank(order, place)
@@ -185,8 +198,8 @@ def _rank(order: Order, *, as_json: bool) -> bool:
         ]
         console.emit_json({"schema": 1, "kind": "ranking", "settings": rows})
     else:
-        show_ranking(ranked[:SHOWN], order.goal)
-        console.say("note: these are the simulator's expectations; nothing but the present setting was measured")
+        show_ranking(ranked[:MAX_SHOWN], order.goal)
+        console.say("note: only the current settings were measured; the figures of the others come from the simulator")
     return ranked[0].keeps
 
 
@@ -203,4 +216,4 @@ def _restore(name: str, *, as_json: bool) -> None:
         settings = {"workers": before.workers, "batch_size": before.batch_size, "max_batch_delay": before.delay}
         console.emit_json({"schema": 1, "model": before.model, **settings})
     else:
-        console.say(f"{before.model} is back at {before}")
+        console.say(f"restored {before.model}: {before}")

@@ -68,8 +68,8 @@ def test_every_way_to_say_a_load(tmp_path):
     [
         ({"concurrency": 1, "rate": 1.0}, "--concurrency and --rate are different loads"),
         ({"steps": "1", "rate": 1.0}, "--rate and --steps are different loads"),
-        ({"arrivals": "uniform"}, "--arrivals goes with"),
-        ({"duration": 1.0, "requests": 1}, "--duration and --requests are two ends"),
+        ({"arrivals": "uniform"}, "--arrivals needs"),
+        ({"duration": 1.0, "requests": 1}, "--duration and --requests exclude each other"),
         ({"rate": -1.0}, "--rate is -1; expected a positive number"),
         ({"duration": 0.0}, "--duration is 0"),
         ({"limit": float("inf")}, "--limit is inf"),
@@ -77,7 +77,7 @@ def test_every_way_to_say_a_load(tmp_path):
         ({"warm_up": float("inf")}, "--warm-up is inf; expected a number"),
         ({"steps": "1,,2"}, "--steps is '1,,2'; expected positive numbers"),
         ({"steps": "0"}, "--steps is '0'"),
-        ({"steps": "1.5"}, "so whole ones"),
+        ({"steps": "1.5"}, "must be whole"),
         ({"header": ["x"]}, "expected 'Name: value'"),
         ({"header": ["x: a\r\nb: c"]}, "expected 'Name: value'"),
     ],
@@ -197,7 +197,7 @@ def test_failures_are_a_finding(address, tmp_path, capsys):
 @pytest.mark.parametrize(
     "words, message",
     [
-        (["m"], "m needs something to send: give --data FILE"),
+        (["m"], "m needs data to send: give --data FILE"),
         (["m", "--data", "none.jsonl"], "none.jsonl: No such file"),
         (["m", "--data", __file__], "no server named 'default' is running"),
         (["m", "--data", __file__, "--server", "http://x:8081"], "give the whole address instead of m"),

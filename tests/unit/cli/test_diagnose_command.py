@@ -70,7 +70,7 @@ def test_a_page_that_cannot_be_written_is_told_before_the_work(folder, tmp_path,
     [
         (["nowhere"], "no such file or folder"),
         ([r"C:\logs"], "no such file or folder"),
-        (["http://"], "is no address"),
+        (["http://"], "is not an address"),
         ([], "no server named"),
     ],
 )

@@ -17,7 +17,7 @@ from tsbatch.cli import inspect_commands, main
 def test_verify_is_0_then_1_and_names_the_file(tmp_path, capsys, form):
     path = make(tmp_path, form)
     assert main(["verify", str(path)]) == 0
-    assert "7 files, all as they were packed" in capsys.readouterr().out
+    assert "7 files, all unchanged since packaging" in capsys.readouterr().out
     rewrite(path, changed(contents(path)))
     assert main(["verify", str(path)]) == 1
     assert f"{path}: w.bin: changed" in capsys.readouterr().out
@@ -45,7 +45,7 @@ def test_compiled_files_are_noted(tmp_path, capsys):
     (path / "__pycache__").mkdir()
     (path / "__pycache__" / "x.pyc").touch()
     assert main(["verify", str(path)]) == 0
-    assert "1 files of compiled Python" in capsys.readouterr().err
+    assert "1 compiled Python files" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -62,7 +62,7 @@ def test_inspect_tells_what_it_is(tmp_path, capsys, form):
     assert (facts["verified"], facts["findings"], facts["engines"]) == (True, [], None)
     assert main(["inspect", str(path)]) == 0
     out = capsys.readouterr().out
-    for text in ("m 2.0", "my_handler.py", "batchSize: 8", "w.bin", "10240", "verify: all as it was packed"):
+    for text in ("m 2.0", "my_handler.py", "batchSize: 8", "w.bin", "10240", "verify: unchanged since packaging"):
         assert text in out
 
 
@@ -72,7 +72,7 @@ def test_inspect_says_what_verify_says(tmp_path, capsys, tamper):
     rewrite(path, tamper(contents(path)))
     assert main(["inspect", str(path)]) == 0
     out = capsys.readouterr().out
-    assert "NOT as it was packed" in out
+    assert "CHANGED since packaging" in out
     assert all(f"{file}: {what}" in out for file, what in TAMPERINGS[tamper])
 
 

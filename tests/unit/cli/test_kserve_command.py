@@ -33,9 +33,9 @@ def test_files_and_what_to_do_next(here, capsys):
     assert main([*COMMAND, "--storage-uri", "s3://bucket/m", *GROWS]) == 0
     told = capsys.readouterr()
     assert "docker build -t my-model:1.0 my-model-kserve && docker push my-model:1.0" in told.out
-    assert "copy what is in my-model-kserve/storage to s3://bucket/m" in told.out
+    assert "copy the content of my-model-kserve/storage to s3://bucket/m" in told.out
     assert "kubectl apply -f my-model-kserve/inference-service.yaml" in told.out
-    assert "no cluster has seen it" in told.err
+    assert "not tested on a cluster" in told.err
     manifest = yaml.safe_load((here / "my-model-kserve" / "inference-service.yaml").read_text())
     assert faults(manifest) == []
     assert manifest["metadata"]["name"] == "my-model"
@@ -87,7 +87,7 @@ def test_an_archive_that_is_not_there(here, capsys):
             "so it would not load in a pod either: ValueError: no",
         ),
         ({"memory": [], "findings": ["a request ended the process"]}, "a request ended the process"),
-        ({"schema": 9}, "has the schema 9"),
+        ({"schema": 9}, "has schema 9"),
     ],
 )
 def test_a_check_that_does_not_do(here, capsys, changes, said):

@@ -92,7 +92,7 @@ class TestEffective:
         [
             (["--api", "batch_size"], "expected NAME=VALUE"),
             (["--api", "batchSize=8"], "POST /models accepts batch_size"),
-            (["--model-store", "none"], "there is no such model store"),
+            (["--model-store", "none"], "no such model store"),
         ],
     )
     def test_wrong_usage(self, config, tmp_path, capsys, words, said):
@@ -121,7 +121,7 @@ class TestEffective:
 
     def test_no_such_config(self, tmp_path, capsys):
         assert main(["effective", str(tmp_path / "none.properties")]) == 2
-        assert "there is no such file" in capsys.readouterr().err
+        assert "no such file" in capsys.readouterr().err
 
     def test_a_broken_archive(self, config, tmp_path, capsys):
         (tmp_path / "m.mar").write_bytes(b"no zip")

@@ -83,8 +83,8 @@ def test_many_left_out_files_are_counted_and_notes_shown(pack, model, capsys):
         (["--aux", "labels"], "expected NAME=FILE"),
         (["--aux", "=x"], "expected NAME=FILE"),
         (["--aux", "a=x.json", "--aux", "a=y.json"], "given twice"),
-        (["--threads", "none"], "expected auto or a number"),
-        (["--threads", "0"], "expected auto or a number"),
+        (["--threads", "none"], "expected auto or a positive number"),
+        (["--threads", "0"], "expected auto or a positive number"),
         (["--batch-size", "0"], "--batch-size: must be from 1"),
         (["--max-batch-delay", "0"], "100 ms"),
         (["--config", "nowhere.yaml"], "cannot be read"),
@@ -143,7 +143,7 @@ def test_every_format_is_told_with_its_digest(pack, tmp_path, capsys, form, file
 
 def test_links_are_for_folders(pack, tmp_path, model, capsys):
     assert pack("--link") == 2
-    assert "--link goes with --format folder, not with mar" in capsys.readouterr().err
+    assert "--link needs --format folder, but the format is mar" in capsys.readouterr().err
     assert pack("--link", "--format", "folder") == 0
     assert (tmp_path / "store" / "m" / "model.safetensors").samefile(model / "model.safetensors")
 

@@ -105,8 +105,8 @@ def test_each_rate_is_planned_for_by_itself(capsys):
 @pytest.mark.parametrize(
     "words,said",
     [
-        (["--p99", "100"], "expected one of --rate and --trace"),
-        (["--p99", "100", "--rate", "5", "--trace", "x"], "expected one of --rate and --trace"),
+        (["--p99", "100"], "give either --rate or --trace"),
+        (["--p99", "100", "--rate", "5", "--trace", "x"], "give either --rate or --trace"),
         (["--p99", "0", "--rate", "5"], "--p99 is 0"),
         (["--p99", "soon", "--rate", "5"], "--p99 is soon; expected a time like 100ms"),
         (["--p99", "100", "--rate", "0"], "--rate is 0"),
@@ -121,7 +121,7 @@ def test_each_rate_is_planned_for_by_itself(capsys):
         (["--p99", "100", "--rate", "5", "--scale", "10,x"], "--scale is '10,x'"),
         (["--p99", "3", "--rate", "5"], "no settings keep P99 within 3 ms"),
         (["--rate", "5"], "--p99"),
-        (["--p99", "100", "--rate", "5", "--replicas"], "--replicas are of one worker each"),
+        (["--p99", "100", "--rate", "5", "--replicas"], "--replicas have one worker each"),
     ],
 )
 def test_wrong_usage_is_one_line_and_2(words, said, capsys):

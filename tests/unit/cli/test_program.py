@@ -164,7 +164,7 @@ def test_without_the_desk_extra_the_install_line_is_all_there_is():
 def test_a_module_that_no_extra_brings_is_a_fault_of_ours(failing, capsys):
     failing(ModuleNotFoundError("No module named 'tsbatch.nothing'", name="tsbatch.nothing"))
     assert program.main(["work"]) == program.FAILED
-    assert "fault of tsbatch" in said(capsys)
+    assert "a bug in tsbatch" in said(capsys)
 
 
 def test_debug_shows_where(failing, capsys, monkeypatch):

@@ -134,7 +134,7 @@ def test_what_is_deployed_is_told(tmp_path, capsys, connected, monkeypatch):
     assert main(["ray", "deploy", archive, *words, "--local"]) == 0
     said = capsys.readouterr()
     assert said.out == "d 1.5: http://x/predictions/d\n"
-    assert "started a Ray on this machine" in said.err
+    assert "started Ray on this machine" in said.err
     assert "replicas: 3 (2 cores each), batches of up to 4 within 7 ms, up to 9 waiting" in said.err
     assert connected.asked == [("auto", {"start_here": True, "haproxy": False})]
     assert (asked["route"], asked["http"], asked["surge"]) == (None, Http("127.0.0.1", 8001), None)

@@ -49,7 +49,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys, 
 def test_a_token_that_cannot_be_one(monkeypatch, capsys, token):
     monkeypatch.setenv("TSBATCH_TOKEN", token)
     assert main(["models", "--server", "http://127.0.0.1:1"]) == 2
-    assert capsys.readouterr().err.startswith("tsbatch: TSBATCH_TOKEN holds")
+    assert capsys.readouterr().err.startswith("tsbatch: TSBATCH_TOKEN contains")
 
 
 def test_stop_all_when_there_is_none(tmp_path, monkeypatch, capsys):
@@ -71,11 +71,11 @@ def test_a_version_that_takes_over_tells_how_the_old_one_goes(monkeypatch, capsy
         return registration.Registered({**model, "workers": [{"status": "READY"}]}, replaced="1.0")
 
     monkeypatch.setattr(registration, "register", register)
-    monkeypatch.setattr(server_commands, "target", lambda name, server: nullcontext(("api", None)))
+    monkeypatch.setattr(server_commands, "connect", lambda name, server: nullcontext(("api", None)))
     assert main(["register", "m.mar", "--default", *where]) == 0
     out, err = capsys.readouterr()
     assert asked == [True]
     assert "2.0" in out
-    assert err.splitlines()[-1].endswith(f"once it is idle: tsbatch unregister m --version 1.0{place}")
+    assert err.splitlines()[-1].endswith(f"when it is idle, run: tsbatch unregister m --version 1.0{place}")
     assert main(["register", "m.mar", "--default", "--json", *where]) == 0
     assert json.loads(capsys.readouterr().out)["replaced"] == "1.0"

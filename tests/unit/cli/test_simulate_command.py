@@ -87,7 +87,7 @@ def test_of_a_long_recording_only_what_is_simulated_is_scaled(capsys, tmp_path, 
         found = simulated(capsys, *words, "--scale", factor)
         assert found["summary"][0]["requests"] == pytest.approx(min(2000, 3000 * float(factor)), rel=0.05)
         assert sizes[-1] == needed
-        part = f", of which the first {needed - 1} s are simulated" if needed < 3000 else ""
+        part = f", first {needed - 1} s simulated" if needed < 3000 else ""
         assert found["load"]["recorded"].endswith(f": 3000 requests in 2999 s{part}")
 
 

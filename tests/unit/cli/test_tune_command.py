@@ -32,7 +32,7 @@ def data(tmp_path):
         (["m.mar", "--data", "DATA", "--max-memory", "much"], "--max-memory is much; expected a size like 8GB"),
         (
             ["m.mar", "--data", "DATA", "--arrivals", "poisson"],
-            "--arrivals would be ignored: it is about the requests of",
+            "--arrivals would be ignored: it needs",
         ),
         (["m.mar", "--data", "DATA", "--concurrency", "2", "--arrivals", "uniform"], "--arrivals would be ignored"),
         (
@@ -43,7 +43,7 @@ def data(tmp_path):
         (["--restore", "--p99", "100ms"], "--p99 would be ignored"),
         (["m.mar", "--data", "DATA", "--rate", "5", "--arrivals", "bursts"], "no such archive: m.mar"),
         (["m.mar", "--data", "DATA", "--offline"], "no such archive: m.mar"),
-        (["m.mar", "--data", "DATA", "--rate", "5", "--objective", "throughput"], "the requests/s are the load's"),
+        (["m.mar", "--data", "DATA", "--rate", "5", "--objective", "throughput"], "the throughput is fixed"),
         (["m.mar", "--data", "DATA", "--live"], "--live is for a model on a running server"),
         (["m.mar", "--data", "DATA"], "no such archive: m.mar"),
         (["m.mar", "--data", "missing.jsonl"], "missing.jsonl"),

@@ -312,7 +312,7 @@ def test_the_command_wants_something_to_change(capsys):
 @pytest.fixture
 def command(monkeypatch):
     """The command with a change that needs no server."""
-    from tsbatch.cli import reconfigure_command
+    from tsbatch.cli import server_commands
 
     settings = {"batchSize": 8, "maxBatchDelay": 10, "responseTimeout": 120, "startupTimeout": 120}
     before = {**settings, "modelName": "m", "modelVersion": "1.0", "minWorkers": 1, "workers": [{"status": "READY"}]}
@@ -324,8 +324,8 @@ def command(monkeypatch):
         after = {**before, "modelVersion": "1.0-r1", "batchSize": changes["batch_size"]}
         return module.Reconfigured(after, before, ["requests for version 1.0 get 404 from now on"])
 
-    monkeypatch.setattr(reconfigure_command, "reconfigure", change)
-    monkeypatch.setattr(reconfigure_command, "target", lambda name, server: nullcontext(("api", f"{name} {server}")))
+    monkeypatch.setattr(server_commands, "reconfigure", change)
+    monkeypatch.setattr(server_commands, "connect", lambda name, server: nullcontext(("api", f"{name} {server}")))
     return requested
 
 

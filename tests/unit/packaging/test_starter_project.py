@@ -11,7 +11,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from tsbatch.cli import new_command
+from tsbatch.cli import package_commands
 from tsbatch.cli.program import main
 from tsbatch.errors import UsageError
 from tsbatch.packaging.handler_files import check_handler
@@ -83,7 +83,7 @@ def test_who_has_no_pytest_is_told(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["new", "one"]) == 0
     assert "pytest" not in capsys.readouterr().err
-    monkeypatch.setattr(new_command, "find_spec", lambda name: None)
+    monkeypatch.setattr(package_commands, "find_spec", lambda name: None)
     assert main(["new", "two"]) == 0
     assert "pip install pytest" in capsys.readouterr().err
     assert "pip install pytest" in (tmp_path / "two" / "README.md").read_text()
