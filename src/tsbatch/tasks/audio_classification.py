@@ -18,7 +18,7 @@ import torch
 from pydantic import Field
 
 from tsbatch.protocol.request import Item
-from tsbatch.tasks.audio.handler import AudioHandler, Options, Window
+from tsbatch.tasks.audio.handler import AudioHandler, Window
 from tsbatch.tasks.shared.classification import LABELS_SCHEMA, Classifier, ClassifyingParameters, default_function
 
 
@@ -50,11 +50,6 @@ class AudioClassificationHandler(Classifier, AudioHandler):
         """Make one window an item, of the whole sound."""
         return self.windows([item.value for item in items])
 
-    def outputs(self, batch: Mapping[str, torch.Tensor], options: Options = ()) -> list[torch.Tensor]:
-        """The logits of each row, shape (classes,)."""
-        del options
-        return list(self.model(**batch).logits)
-
     def logits(self, batch: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-        """The same, to test padding with."""
-        return self.outputs(batch)
+        """The logits of each row, shape (classes,)."""
+        return list(self.model(**batch).logits)

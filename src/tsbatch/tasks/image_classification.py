@@ -26,7 +26,6 @@ from tsbatch.handler import BatchHandler
 from tsbatch.protocol.request import Item
 from tsbatch.tasks.images.handler import ImageHandler, ImageOptions
 from tsbatch.tasks.images.pixel_attributions import EXPLANATION_SCHEMA, PixelExplainingParameters, explain_pixels
-from tsbatch.tasks.shared.class_names import class_names
 from tsbatch.tasks.shared.classification import (
     LABELS_SCHEMA,
     Classifier,
@@ -34,6 +33,7 @@ from tsbatch.tasks.shared.classification import (
     Function,
     default_function,
 )
+from tsbatch.tasks.shared.task_handler import class_names
 
 
 class ImageClassificationOptions(ImageOptions):
@@ -75,16 +75,18 @@ class ImageClassificationHandler(Classifier, ImageHandler):
         """Load the preprocessing steps, and read the names of the classes."""
         super().prepare()
         config = getattr(self.model, "config", None) if self.is_pretrained else None
-        count = config.num_labels if config is not None else self._count_classes()
+        if config is not None:
+            count = config.num_labels
+        else:
+            logits = self.try_model()
+            if not isinstance(logits, torch.Tensor) or logits.ndim != 2:
+                given = f"shape {tuple(logits.shape)}" if isinstance(logits, torch.Tensor) else type(logits).__name__
+                raise LoadError(
+                    f"the model returns {given} for one image; expected one logit a class: shape (1, classes)"
+                )
+            count = int(logits.shape[1])
         self.names = class_names(count, folder=self.model_dir, aux=self.aux, config=config)
         self.default_function = self.options.function_to_apply or default_function(config, count)
-
-    def _count_classes(self) -> int:
-        logits = self.try_model()
-        if not isinstance(logits, torch.Tensor) or logits.ndim != 2:
-            given = f"shape {tuple(logits.shape)}" if isinstance(logits, torch.Tensor) else type(logits).__name__
-            raise LoadError(f"the model returns {given} for one image; expected one logit a class: shape (1, classes)")
-        return int(logits.shape[1])
 
     def forward(self, inputs: Mapping[str, torch.Tensor]) -> Any:
         """Logits (n, classes) of pixels (n, channels, height, width)."""

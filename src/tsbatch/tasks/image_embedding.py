@@ -93,7 +93,12 @@ class ImageEmbeddingHandler(ImageHandler):
             features = self.model.get_image_features(**inputs)  # transformers 5 returns an object
             vectors = features if isinstance(features, torch.Tensor) else features.pooler_output
         else:
-            vectors = _pooled(self.model(**inputs), self.pooling)
+            found = self.model(**inputs)
+            vectors = found.pooler_output if self.pooling == "pooler" else found.last_hidden_state
+            if self.pooling == "cls":
+                vectors = vectors[:, 0]
+            elif self.pooling == "mean":
+                vectors = vectors.float().mean(1 if vectors.ndim == 3 else (2, 3))
         return vectors.flatten(1).float()
 
     def postprocess(self, outputs: torch.Tensor, items: Sequence[Item]) -> list[dict[str, Any]]:
@@ -107,12 +112,3 @@ class ImageEmbeddingHandler(ImageHandler):
     def describe_handle(self) -> dict[str, Any]:
         """Describe the task's input and output, and this model's settings."""
         return {**super().describe_handle(), "pooling": self.pooling, "normalize": self.options.normalize}
-
-
-def _pooled(found: Any, pooling: Pooling) -> torch.Tensor:
-    states: torch.Tensor = found.pooler_output if pooling == "pooler" else found.last_hidden_state
-    if pooling == "cls":
-        return states[:, 0]
-    if pooling == "mean":
-        return states.float().mean(1 if states.ndim == 3 else (2, 3))
-    return states

@@ -8,8 +8,10 @@ pipeline until 4.57 (5 has none)::
 
 A long context is read in overlapping windows. In each window a span of tokens scores the probability that the answer
 starts at its first token times the probability that it ends at its last; the scores of the same words in several
-windows add up. With ``handle_impossible_answer`` an empty answer stands for "it is not in the context"; its score is
-that of the first token, in the window where it is lowest. Needs a fast tokenizer; the question is never cut.
+windows add up (Chen et al., Reading Wikipedia to Answer Open-Domain Questions, ACL 2017, section 3.2; transformers
+4.57, pipelines/question_answering.py). With ``handle_impossible_answer`` an empty answer stands for "it is not in the
+context"; its score is that of the first token, in the window where it is lowest. Needs a fast tokenizer; the question
+is never cut.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 import torch
 from pydantic import Field
+from torch.nn.functional import pad
 
 from tsbatch.errors import SettingsError, Unprocessable
 from tsbatch.protocol.fields import kind_of
@@ -29,12 +32,13 @@ from tsbatch.settings import Section
 from tsbatch.tasks.shared.schemas import INTEGER, NUMBER, STRING, object_of
 from tsbatch.tasks.shared.task_handler import with_defaults
 from tsbatch.tasks.text.handler import EXAMPLES
-from tsbatch.tasks.text.spans import best_spans, position_probabilities
 from tsbatch.tasks.text.token_features import Ids
 from tsbatch.tasks.text.windows import Cut, Window, WindowHandler
 from tsbatch.worker.resources import to_device
 
 EXPECTED = '{"question": "...", "context": "..."}'
+CELLS = 4_000_000
+"""Spans that are scored at once; their float32 scores take 16 MB."""
 WINDOW, OVERLAP = 384, 128
 """Tokens of a window, and those that it shares with the previous one, unless the model takes fewer."""
 
@@ -231,3 +235,46 @@ class QuestionAnsweringHandler(WindowHandler):
         if stride > length:
             raise Unprocessable(f"parameters.doc_stride: {stride} is over the window's length, {length}")
         return parameters.model_copy(update={"max_seq_len": length, "doc_stride": stride})
+
+
+def position_probabilities(logits: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
+    """Probabilities over each row's allowed tokens, 0 for the others, from logits (n, tokens)."""
+    return torch.softmax(logits.float().masked_fill(~allowed, -torch.inf), dim=-1)
+
+
+def best_spans(
+    starts: torch.Tensor, ends: torch.Tensor, context: torch.Tensor, widths: torch.Tensor, count: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The best spans of each row.
+
+    Args:
+        starts: the probability that an answer starts at a token, shape (n, tokens).
+        ends: the probability that an answer ends at a token, shape (n, tokens).
+        context: whether an answer may start and end at a token, shape (n, tokens).
+        widths: the largest number of tokens of an answer, shape (n,).
+        count: the number of spans to return.
+
+    Returns:
+        Scores, shape (n, count, or fewer if there cannot be so many), best first, -1 where a row has no more; and
+        the first and last token of each, shape (n, count, 2).
+    """
+    longest = starts.shape[1]
+    widest = min(int(widths.max()), longest)
+    step = max(1, CELLS // (longest * widest))
+    parts = []
+    for begin in range(0, len(starts), step):
+        rows = slice(begin, begin + step)
+        parts.append(_best(starts[rows], ends[rows], context[rows], widths[rows], widest, min(count, longest * widest)))
+    return torch.cat([scores for scores, _ in parts]), torch.cat([spans for _, spans in parts])
+
+
+def _best(
+    starts: torch.Tensor, ends: torch.Tensor, context: torch.Tensor, widths: torch.Tensor, widest: int, count: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    # Entry (row, token, more) is the span from a token to the one ``more`` positions later.
+    ends, ended = (pad(tensor, (0, widest - 1)).unfold(1, widest, 1) for tensor in (ends, context))
+    short = torch.arange(widest, device=widths.device) < widths[:, None, None]
+    scores = (starts[..., None] * ends).masked_fill(~(context[..., None] & ended & short), -1)
+    best, positions = scores.flatten(1).topk(count)
+    first = positions // widest
+    return best, torch.stack([first, first + positions % widest], dim=-1)

@@ -16,6 +16,7 @@ Limits: ``handler.max_seconds`` of sound in an item, by default 600; ``handler.m
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -24,10 +25,9 @@ from pydantic import Field
 from tsbatch.errors import SettingsError, Unprocessable
 from tsbatch.protocol.request import Item
 from tsbatch.settings import Section
-from tsbatch.tasks.audio.ctc import Ctc
 from tsbatch.tasks.audio.handler import AudioHandler, AudioOptions, Options, Window
-from tsbatch.tasks.audio.speech_generation import Generator, Whisper
-from tsbatch.tasks.audio.speech_windows import Cutting, Span
+from tsbatch.tasks.audio.recognisers import Ctc, Generator, Whisper
+from tsbatch.tasks.audio.speech_windows import Cutting
 from tsbatch.tasks.shared.pretrained_folder import read_config
 from tsbatch.tasks.shared.schemas import STRING, array_of, object_of
 
@@ -82,7 +82,6 @@ class SpeechRecognitionHandler(AudioHandler):
     )
     parameters_class: ClassVar[Any] = SpeechParameters
     settings_class: ClassVar[Any] = SpeechOptions
-    recogniser: Ctc | Generator
     max_window: float
     default_window: float
 
@@ -116,19 +115,30 @@ class SpeechRecognitionHandler(AudioHandler):
             message = f"handler.chunk_length_s: over the longest window, {self.max_window:g} seconds"
             raise SettingsError(f"model-config.yaml: {message}")
 
-    def extractor_loaded(self) -> None:
-        """Choose the recogniser, which the test of padding needs."""
+    @cached_property
+    def recogniser(self) -> Ctc | Generator:
+        """Turns the model's outputs into text."""
         if not self.generates:
-            self.recogniser = Ctc(self)
-        elif self.model.config.model_type == "whisper":
-            self.recogniser = Whisper(self)
-        else:
-            self.recogniser = Generator(self)
+            return Ctc(self)
+        return Whisper(self) if self.model.config.model_type == "whisper" else Generator(self)
 
     def check_item(self, item: Item) -> None:
         """Check that the model supports the item's parameters, and divide its sound into windows."""
         self.recogniser.decoding(item.parameters)
-        item.state = self._spans(len(item.value), item.parameters)
+        window, strides = item.parameters.chunk_length_s, item.parameters.stride_length_s
+        if not self.recogniser.windowed:
+            if window or strides:
+                message = "parameters.chunk_length_s: this model takes a sound as a whole"
+                raise Unprocessable(message, expected="no such parameter")
+            window = 0
+        cutting = Cutting(
+            window=self.default_window if window is None else window,
+            strides=[strides, strides] if isinstance(strides, float | int) else strides,
+            longest=self.max_window,
+            align=self.recogniser.align,
+            shortest=self.min_samples,
+        )
+        item.state = cutting.spans(len(item.value), self.rate)
 
     def preprocess(self, items: Sequence[Item]) -> list[list[Window]]:
         """Make the windows of each item."""
@@ -155,19 +165,3 @@ class SpeechRecognitionHandler(AudioHandler):
     def describe_handle(self) -> dict[str, Any]:
         """Describe the task's input and output, and this model's settings."""
         return {**super().describe_handle(), "max_window_seconds": self.max_window}
-
-    def _spans(self, samples: int, parameters: SpeechParameters) -> list[Span]:
-        window, strides = parameters.chunk_length_s, parameters.stride_length_s
-        if not self.recogniser.windowed:
-            if window or strides:
-                message = "parameters.chunk_length_s: this model takes a sound as a whole"
-                raise Unprocessable(message, expected="no such parameter")
-            window = 0
-        cutting = Cutting(
-            window=self.default_window if window is None else window,
-            strides=[strides, strides] if isinstance(strides, float | int) else strides,
-            longest=self.max_window,
-            align=self.recogniser.align,
-            shortest=self.min_samples,
-        )
-        return cutting.spans(samples, self.rate)

@@ -147,7 +147,9 @@ class TensorHandler(TaskHandler):
 
         def run(batch: Mapping[str, torch.Tensor], kind: Kind) -> Any:
             try:
-                output = self._run(to_device(batch, self.device))
+                moved = to_device(batch, self.device)
+                # An exported program takes its arguments mostly by position; a graph takes them by name.
+                output = self.model(**moved) if isinstance(self.model, OnnxGraph) else self.model(*moved.values())
             except Exception as error:
                 failed[kind] = error
                 return [None] * len(next(iter(batch.values())))
@@ -251,10 +253,6 @@ class TensorHandler(TaskHandler):
     def _stack(self, rows: Sequence[tuple[Array, ...]]) -> dict[str, torch.Tensor]:
         columns = zip(*rows, strict=True)
         return {name: torch.from_numpy(stack(column)) for name, column in zip(self._names, columns, strict=True)}
-
-    def _run(self, batch: Mapping[str, torch.Tensor]) -> Any:
-        # An exported program takes its arguments as it was exported, mostly by position; a graph takes them by name.
-        return self.model(**batch) if isinstance(self.model, OnnxGraph) else self.model(*batch.values())
 
     def _by_name(self, output: Any) -> Any:
         if not isinstance(output, list | tuple):

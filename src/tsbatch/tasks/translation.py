@@ -119,14 +119,10 @@ class TranslationHandler(EncoderDecoderHandler):
 
     def _pairs(self) -> dict[str, Route]:
         """The pairs for which config.json has a prefix, as T5's: ``en to de``."""
-        known = getattr(self.model.config, "task_specific_params", None) or {}
         pairs = {}
-        for name in known:
+        for name, params in self.task_params.items():
             if found := re.fullmatch(r"translation_([^_]+)_to_([^_]+)", name):
-                defaults = {**self.defaults, **self.task_defaults(name)}
-                prefix = self.options.prefix if self.options.prefix is not None else defaults.get("prefix") or ""
-                route = Route(prefix, None, defaults.get("forced_bos_token_id"), defaults)
-                pairs[f"{found[1]} to {found[2]}"] = route
+                pairs[f"{found[1]} to {found[2]}"] = self.route_with({**self.defaults, **(params or {})})
         return pairs
 
 

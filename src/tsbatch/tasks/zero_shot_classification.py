@@ -22,7 +22,7 @@ from pydantic import Field, field_validator
 from tsbatch.errors import LoadError, Unprocessable
 from tsbatch.protocol.request import Item, Request
 from tsbatch.settings import Section
-from tsbatch.tasks.shared.classification import Array, softmax
+from tsbatch.tasks.shared.classification import softmax
 from tsbatch.tasks.shared.schemas import NUMBER, STRING, array_of, object_of
 from tsbatch.tasks.shared.task_handler import abbreviate, check_count
 from tsbatch.tasks.text.handler import EXAMPLES
@@ -99,10 +99,6 @@ def _split_at_label(template: str) -> tuple[str, str]:
     return pieces[0], pieces[1]
 
 
-def _entails(label: str, asked: str | None) -> bool:
-    return label.lower().startswith("entail") if asked is None else label == asked
-
-
 class ZeroShotClassificationHandler(SequenceClassificationHandler):
     """Scores the client's own labels. See the module for input, output and parameters."""
 
@@ -128,7 +124,11 @@ class ZeroShotClassificationHandler(SequenceClassificationHandler):
         names = self.read_class_names()
         indices = {name: index for index, name in enumerate(names)} | (config.label2id or {})
         asked = self.options.entailment
-        found = [index for name, index in indices.items() if _entails(name, asked) and index in range(len(names))]
+        found = [
+            index
+            for name, index in indices.items()
+            if (name.lower().startswith("entail") if asked is None else name == asked) and index in range(len(names))
+        ]
         if not found:
             wrong = "begins with 'entail'" if asked is None else f"is {asked!r}, as handler.entailment says"
             raise LoadError(
@@ -149,8 +149,11 @@ class ZeroShotClassificationHandler(SequenceClassificationHandler):
 
     def decode_request(self, request: Request) -> list[Item]:
         """Decode the items of one request, if their pairs are not too long together."""
-        items = super().decode_request(request)
-        check_pairs(sum(_pair_characters(item) for item in items))
+        items, characters = super().decode_request(request), 0
+        for item in items:
+            labels, template = item.parameters.candidate_labels, item.parameters.hypothesis_template
+            characters += len(labels) * (len(item.value) + len(template)) + sum(map(len, labels))
+        check_pairs(characters)
         return items
 
     def preprocess(self, items: Sequence[Item]) -> list[Any]:
@@ -170,16 +173,8 @@ class ZeroShotClassificationHandler(SequenceClassificationHandler):
         results = []
         for item, span in zip(items, spans([len(own) for own in outputs]), strict=True):
             single = item.parameters.multi_label or len(item.parameters.candidate_labels) == 1
-            results.append(_ranked(item, independent[span] if single else softmax(entailment[span])))
+            scores = independent[span] if single else softmax(entailment[span])
+            order = np.argsort(scores, kind="stable")[::-1]
+            labels = [item.parameters.candidate_labels[index] for index in order]
+            results.append({"sequence": item.value, "labels": labels, "scores": scores[order]})
         return results
-
-
-def _pair_characters(item: Item) -> int:
-    labels, template = item.parameters.candidate_labels, item.parameters.hypothesis_template
-    return len(labels) * (len(item.value) + len(template)) + sum(map(len, labels))
-
-
-def _ranked(item: Item, scores: Array) -> dict[str, Any]:
-    order = np.argsort(scores, kind="stable")[::-1]
-    labels = item.parameters.candidate_labels
-    return {"sequence": item.value, "labels": [labels[index] for index in order], "scores": scores[order]}

@@ -456,7 +456,7 @@ def test_wrong_names_and_shapes_are_wrong_settings(net, tmp_path):
 
 def test_names_that_a_graph_has_not_are_a_wrong_setting(net, tmp_path):
     save_kind(net, tmp_path, "onnx")
-    with pytest.raises(LoadError, match=r"handler\.inputs: the graph expects the inputs x"):
+    with pytest.raises(LoadError, match=r"handler\.inputs: expected the inputs of the graph: x"):
         load(tmp_path, options={"inputs": [{**X, "name": "y"}]})
 
 

@@ -83,8 +83,6 @@ class AudioHandler(PretrainedHandler):
     """Base of the audio tasks: decodes files, makes features, and decides which of them share a pass."""
 
     wants: ClassVar[Literal["text", "bytes", "json"]] = "bytes"
-    item_ndim: ClassVar[int | None] = 0
-    deterministic: ClassVar[bool] = True
     model_inputs: ClassVar[Sequence[str]] = ("input_values", "input_features")
     input_schema: ClassVar[Any] = {
         "type": "string",
@@ -106,16 +104,12 @@ class AudioHandler(PretrainedHandler):
 
         self.extractor = self.from_folder("feature extractor", AutoFeatureExtractor, files=PROCESSOR_FILES)
         self.rate = self.extractor.sampling_rate
-        self.extractor_loaded()
         self._known = frozenset(inspect.signature(self.model.forward).parameters)
         self.layers = self._waveform_layers()
         self.min_samples = self._min_samples()
         self.pads = self._may_pad()
         if self.memory.limit is None:
             self.memory.limit = PASS_SECONDS * self.rate
-
-    def extractor_loaded(self) -> None:
-        """Prepare what a task needs before padding is tested; does nothing by default."""
 
     def choose_batching(self) -> Choice:
         """Bucketed, by the cost of padding or by equal shape.
@@ -192,8 +186,9 @@ class AudioHandler(PretrainedHandler):
         return run_groups(tensors, lambda batch, options: self.outputs(to_device(batch, self.device), options))
 
     def outputs(self, batch: Mapping[str, torch.Tensor], options: Options = ()) -> Sequence[Any]:
-        """One output for each row of a group, without the part that belongs to padding."""
-        raise NotImplementedError
+        """One output for each row of a group, without the part that belongs to padding; by default the logits."""
+        del options
+        return self.logits(batch)
 
     def logits(self, batch: Mapping[str, torch.Tensor]) -> Sequence[torch.Tensor]:
         """For each row of a batch the logits, which padding must not change; empty for a model that is never padded."""

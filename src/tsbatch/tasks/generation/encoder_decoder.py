@@ -85,8 +85,12 @@ class EncoderDecoderHandler(GeneratingHandler):
             Unprocessable: the model does not know a language.
         """
         del parameters
-        prefix = self.options.prefix if self.options.prefix is not None else self.defaults.get("prefix") or ""
-        return Route(prefix, None, self.defaults.get("forced_bos_token_id"), self.defaults)
+        return self.route_with(self.defaults)
+
+    def route_with(self, defaults: Mapping[str, Any]) -> Route:
+        """The route that these generation defaults describe."""
+        prefix = self.options.prefix if self.options.prefix is not None else defaults.get("prefix") or ""
+        return Route(prefix, None, defaults.get("forced_bos_token_id"), defaults)
 
     def check_item(self, item: Item) -> None:
         """Check that the model knows the item's languages."""

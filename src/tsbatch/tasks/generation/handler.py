@@ -31,26 +31,12 @@ EXAMPLE_PARAMETERS: Final = MappingProxyType({"max_new_tokens": 2, "do_sample": 
 """Parameters of the warm-up, which should be short and deterministic."""
 DRAWN_SEEDS: Final = 2**53
 """Range of random seeds: JSON readers without 64-bit integers keep them exactly too, to ask for the text again."""
-PER_ROW: Final = (
-    "max_length",
-    "max_new_tokens",
-    "min_length",
-    "min_new_tokens",
-    "do_sample",
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "repetition_penalty",
-    "no_repeat_ngram_size",
-    "num_beams",
+PER_ROW: Final = GenerationParameters.model_fields.keys() - {"seed", "stop"} | {
     "num_return_sequences",
-    "length_penalty",
-    "early_stopping",
     "stop_strings",
     "forced_bos_token_id",
     "forced_eos_token_id",
-)
+}
 """Settings that a plan has for its row, and that the configuration of a whole ``generate`` must not have."""
 
 
@@ -66,7 +52,7 @@ class Prompt(Tokens):
 
     def __len__(self) -> int:
         """Tokens that it occupies in memory at the end."""
-        return (len(self.ids) + self.plan.max_new_tokens) * self.plan.beams
+        return (len(self.ids) + self.plan.max_new_tokens) * self.plan.num_beams
 
 
 class GeneratingHandler(TextHandler):
@@ -85,7 +71,9 @@ class GeneratingHandler(TextHandler):
         """Move the model's defaults out of its generation_config, since each request may override them."""
         read_json(self.model_dir / "generation_config.json")  # transformers ignores a broken file
         own = self.model.generation_config
-        self.defaults = {**self.pipeline_defaults, **own.to_diff_dict(), **self.task_defaults(self.task)}
+        # Per task, as in T5's config.json; with its prefixes.
+        self.task_params = getattr(self.model.config, "task_specific_params", None) or {}
+        self.defaults = {**self.pipeline_defaults, **own.to_diff_dict(), **(self.task_params.get(self.task) or {})}
         self.neutral = copy.deepcopy(own)
         fresh = type(own)()
         for name in PER_ROW:
@@ -100,12 +88,6 @@ class GeneratingHandler(TextHandler):
         # None for a model with relative positions, as T5.
         self.positions = positions if isinstance(positions, int) and positions > 0 else None
         self.max_input = min(filter(None, (self.options.max_input_tokens, self.positions)), default=MAX_INPUT)
-
-    def task_defaults(self, task: str) -> Mapping[str, Any]:
-        """The settings for a task in config.json's ``task_specific_params``, as T5 has them, with its prefix."""
-        known = getattr(self.model.config, "task_specific_params", None) or {}
-        defaults: Mapping[str, Any] = known.get(task) or {}
-        return defaults
 
     def check_item(self, item: Item) -> None:
         """Draw a seed for sampling without one, so that equal items are not computed once."""
@@ -152,24 +134,24 @@ class GeneratingHandler(TextHandler):
         )
         ends = RowEnds(plans, decode=partial(self.tokenizer.decode, skip_special_tokens=True), **rows)
         config = copy.copy(self.neutral)
-        config.do_sample, config.num_beams, config.num_return_sequences = False, plan.beams, 1
+        config.do_sample, config.num_beams, config.num_return_sequences = False, plan.num_beams, 1
         config.max_new_tokens = max(each.max_new_tokens for each in plans)
         config.no_repeat_ngram_size = plan.no_repeat_ngram_size
-        if plan.beams > 1:
+        if plan.num_beams > 1:
             config.length_penalty, config.early_stopping = plan.length_penalty, plan.early_stopping
         generated = self.model.generate(
             **inputs,
             generation_config=config,
             logits_processor=[scores],
-            stopping_criteria=[ends] if plan.beams == 1 else None,
+            stopping_criteria=[ends] if plan.num_beams == 1 else None,
         )
         new = generated[:, start:].cpu()
-        counts = ends.made.tolist() if plan.beams == 1 else [self._until_end(row) for row in new.tolist()]
+        if plan.num_beams == 1:
+            counts = ends.made.tolist()
+        else:
+            stops = [[token in self.ends for token in row] for row in new.tolist()]
+            counts = [row.index(True) + 1 if True in row else len(row) for row in stops]
         return [row[:count] for row, count in zip(new, counts, strict=True)]
-
-    def _until_end(self, tokens: Sequence[int]) -> int:
-        """The number of new tokens in a row of beam search, up to the one that ended it."""
-        return next((index + 1 for index, token in enumerate(tokens) if token in self.ends), len(tokens))
 
     def _groups(self, features: Sequence[Prompt]) -> Iterator[list[int]]:
         """Positions of prompts that may share a ``generate``.

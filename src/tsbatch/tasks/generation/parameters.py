@@ -17,8 +17,10 @@ from tsbatch.tasks.generation.token_selection import Plan
 
 NEW_TOKENS: Final = 256
 """New tokens if neither the request nor the model folder sets them, as in transformers' pipelines."""
-TOP_K: Final = 50
-"""As in transformers' generate."""
+ANY_DEFAULTS: Final = {"no_repeat_ngram_size": 0, "repetition_penalty": 1.0}
+BEAM_DEFAULTS: Final = {"num_beams": 1, "length_penalty": 1.0, "early_stopping": False}
+SAMPLING_DEFAULTS: Final = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "min_p": 0.0}
+"""Settings of a plan if neither the request nor the model folder sets them, as in transformers' generate."""
 MAX_SEED: Final = 2**63 - 1
 MIN_TEMPERATURE: Final = 1e-4
 """A lower temperature counts as 0: scores divided by it would be infinite."""
@@ -115,36 +117,17 @@ def make_plan(
     common: dict[str, Any] = {
         "max_new_tokens": max_new_tokens,
         "min_new_tokens": _min_new_tokens(asked, defaults, prompt, max_new_tokens),
-        "no_repeat_ngram_size": _chosen(asked, defaults, "no_repeat_ngram_size", 0),
-        "repetition_penalty": _chosen(asked, defaults, "repetition_penalty", 1.0),
         "stops": (stop,) if isinstance(stop, str) else tuple(stop),
         "first": first,
     }
-    if not samples(asked, defaults):
-        return Plan(
-            **common,
-            beams=_chosen(asked, defaults, "num_beams", 1),
-            length_penalty=_chosen(asked, defaults, "length_penalty", 1.0),
-            early_stopping=_chosen(asked, defaults, "early_stopping", False),
-        )
-    if asked.num_beams is not None and asked.num_beams > 1:
+    sampled = samples(asked, defaults)
+    if sampled and asked.num_beams is not None and asked.num_beams > 1:
         expected = "num_beams without do_sample, temperature, top_k, top_p and min_p, or these without num_beams"
         raise Unprocessable("parameters: beam search and sampling exclude each other", expected=expected)
-    return Plan(
-        **common,
-        temperature=_chosen(asked, defaults, "temperature", 1.0),
-        top_k=_chosen(asked, defaults, "top_k", TOP_K),
-        top_p=_chosen(asked, defaults, "top_p", 1.0),
-        min_p=_chosen(asked, defaults, "min_p", 0.0),
-        seed=(asked.seed or 0, 0),
-    )
-
-
-def _chosen(asked: GenerationParameters, defaults: Mapping[str, Any], name: str, default: Any) -> Any:
-    for value in (getattr(asked, name), defaults.get(name)):
-        if value is not None:
-            return value
-    return default
+    for name, default in {**ANY_DEFAULTS, **(SAMPLING_DEFAULTS if sampled else BEAM_DEFAULTS)}.items():
+        given = (getattr(asked, name), defaults.get(name))
+        common[name] = next((value for value in given if value is not None), default)
+    return Plan(**common, seed=(asked.seed or 0, 0)) if sampled else Plan(**common)
 
 
 def _max_new_tokens(asked: GenerationParameters, defaults: Mapping[str, Any], prompt: int, room: int, cap: int) -> int:

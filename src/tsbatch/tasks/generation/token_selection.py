@@ -30,7 +30,7 @@ class Plan:
     Attributes:
         max_new_tokens: the largest number of new tokens.
         min_new_tokens: new tokens before the text may end.
-        beams: beams of beam search; 1: no beam search.
+        num_beams: beams of beam search; 1: no beam search.
         length_penalty: for beam search.
         early_stopping: for beam search.
         no_repeat_ngram_size: no sequence of this many tokens occurs twice; 0: any may.
@@ -47,7 +47,7 @@ class Plan:
 
     max_new_tokens: int
     min_new_tokens: int = 0
-    beams: int = 1
+    num_beams: int = 1
     length_penalty: float = 1.0
     early_stopping: bool | Literal["never"] = False
     no_repeat_ngram_size: int = 0
@@ -64,10 +64,10 @@ class Plan:
     @property
     def share_key(self) -> Hashable:
         """Rows with equal keys may share a ``generate``."""
-        if self.beams == 1:
+        if self.num_beams == 1:
             return 1, self.no_repeat_ngram_size
         # Beam search scores a text by its length, and compares texts that have ended with those that continue.
-        return self.beams, self.no_repeat_ngram_size, self.length_penalty, self.early_stopping, self.max_new_tokens
+        return self.num_beams, self.no_repeat_ngram_size, self.length_penalty, self.early_stopping, self.max_new_tokens
 
 
 class RowScores:
@@ -95,20 +95,16 @@ class RowScores:
         mask: torch.Tensor | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
-        rows = [plan for plan in plans for _ in range(plan.beams)]
-        self._rows, self._start, self._device = rows, start, device
+        rows = [plan for plan in plans for _ in range(plan.num_beams)]
+        self._rows, self._start = rows, start
         self._ends = torch.tensor(list(ends), dtype=torch.long, device=device)
         self._forced_end = forced_end
-        self._mask = None if mask is None else mask.repeat_interleave(plans[0].beams, dim=0).bool()
-        self._max_new = self._column([row.max_new_tokens for row in rows])
-        self._min_new = self._column([row.min_new_tokens for row in rows])
-        self._penalty = self._column([row.repetition_penalty for row in rows])
+        self._mask = None if mask is None else mask.repeat_interleave(plans[0].num_beams, dim=0).bool()
+        names = ("max_new_tokens", "min_new_tokens", "repetition_penalty")
+        self._max_new, self._min_new, self._penalty = (_column(rows, name, device) for name in names)
         self._firsts = [(index, row.first) for index, row in enumerate(rows) if row.first is not None]
         self._sampled = torch.tensor([index for index, row in enumerate(rows) if row.temperature], device=device)
         self._sampler = Sampler([row for row in rows if row.temperature], device) if len(self._sampled) else None
-
-    def _column(self, values: Sequence[float]) -> torch.Tensor:
-        return torch.tensor(values, device=self._device)[:, None]
 
     def __call__(self, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Adjust the scores (rows, words) of the token after ``ids`` (rows, tokens), in place if that is cheaper."""
@@ -136,6 +132,11 @@ class RowScores:
         return scores.scatter(1, ids, repeated)
 
 
+def _column(plans: Sequence[Plan], name: str, device: torch.device | str) -> torch.Tensor:
+    """One setting of all plans, shape (n, 1)."""
+    return torch.tensor([getattr(plan, name) for plan in plans], device=device)[:, None]
+
+
 def _force(scores: torch.Tensor, rows: Any, token: int) -> None:
     """Leave these rows only one token to choose."""
     scores[rows] = -torch.inf
@@ -151,11 +152,8 @@ class Sampler:
     """
 
     def __init__(self, plans: Sequence[Plan], device: torch.device | str = "cpu") -> None:
-        self._temperature, self._top_p, self._min_p = (
-            torch.tensor([getattr(plan, name) for plan in plans], device=device)[:, None]
-            for name in ("temperature", "top_p", "min_p")
-        )
-        self._top_k = torch.tensor([plan.top_k for plan in plans], device=device)[:, None]
+        names = ("temperature", "top_k", "top_p", "min_p")
+        self._temperature, self._top_k, self._top_p, self._min_p = (_column(plans, name, device) for name in names)
         randoms = np.zeros((len(plans), max(plan.max_new_tokens for plan in plans)))
         for row, plan in zip(randoms, plans, strict=True):
             row[: plan.max_new_tokens] = np.random.default_rng(plan.seed).random(plan.max_new_tokens)

@@ -11,7 +11,7 @@ shapes are never padded to each other: with padding next to an image a convoluti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -75,13 +75,15 @@ class Picture:
     arrays: Arrays
     size: tuple[int, int]
 
+    def shapes(self) -> Hashable:
+        """Pictures with equal shapes can be stacked."""
+        return tuple((name, array.shape) for name, array in self.arrays.items())
+
 
 class ImageHandler(PretrainedHandler):
     """Base of the image tasks. A task overrides :meth:`load_model`, :meth:`forward` and ``postprocess``."""
 
     wants: ClassVar[Literal["text", "bytes", "json"]] = "bytes"
-    item_ndim: ClassVar[int | None] = 0
-    deterministic: ClassVar[bool] = True
     model_inputs: ClassVar[Sequence[str]] = ("pixel_values",)
     input_schema: ClassVar[Any] = IMAGE_SCHEMA
     settings_class: ClassVar[Any] = ImageOptions
@@ -177,9 +179,9 @@ class ImageHandler(PretrainedHandler):
 
     def collate(self, features: Sequence[Picture]) -> Groups:
         """Stack the pictures of each shape."""
-        arrays = [feature.arrays for feature in features]
-        shapes = [tuple((name, array.shape) for name, array in entry.items()) for entry in arrays]
-        return collate_groups(arrays, shapes, _stack)
+        return collate_groups(
+            [feature.arrays for feature in features], [feature.shapes() for feature in features], _stack
+        )
 
     def inference(self, tensors: Groups) -> Any:
         """Run the model on each group; one output a picture, in their order."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -32,7 +33,6 @@ from tsbatch.tasks.shared.attributions import (
     explain_inputs,
     explanation_schema,
 )
-from tsbatch.tasks.shared.grouping import map_groups
 from tsbatch.tasks.shared.schemas import INTEGER, NUMBER, STRING, array_of
 
 EXPLANATION_SCHEMA: Final[Mapping[str, Any]] = explanation_schema(
@@ -78,21 +78,13 @@ def explain_pixels(
     if not isinstance(handler.model, torch.nn.Module):
         raise NotSupported("this model has no gradients", expected="a PyTorch model; an ONNX graph has none")
 
-    def explain(items: Sequence[Item], pictures: Sequence[Picture]) -> list[Any]:
-        shapes = [tuple((name, array.shape) for name, array in picture.arrays.items()) for picture in pictures]
-        return map_groups(
-            list(zip(items, pictures, strict=True)), shapes, lambda group: _explain(handler, *zip(*group, strict=True))
-        )
-
-    return explain_in_passes(items, pictures, explain)
+    return explain_in_passes(items, pictures, partial(_explain, handler), key=Picture.shapes)
 
 
 def _explain(handler: ImageHandler, items: Sequence[Item], pictures: Sequence[Picture]) -> list[Any]:
     """Explanations of images of one shape and one number of steps."""
-    inputs, black = (
-        handler.finish(handler.collate(given).batches[0])
-        for given in (pictures, [_black(handler, item.state) for item in items])
-    )
+    blank = [Picture(handler.steps.arrays(Image.new("RGB", picture.size[::-1])), picture.size) for picture in pictures]
+    inputs, black = (handler.finish(handler.collate(given).batches[0]) for given in (pictures, blank))
     others = [name for name in inputs if name != "pixel_values"]
 
     def forward(pixels: torch.Tensor, *context: torch.Tensor) -> torch.Tensor:
@@ -109,10 +101,6 @@ def _explain(handler: ImageHandler, items: Sequence[Item], pictures: Sequence[Pi
         sum_over=1,
         details=lambda index, image: {"size": list(image.shape), **_encode(image, items[index].parameters)},
     )
-
-
-def _black(handler: ImageHandler, size: tuple[int, int]) -> Picture:
-    return Picture(handler.steps.arrays(Image.new("RGB", (size[1], size[0]))), size)
 
 
 def _encode(image: Array, asked: PixelExplainingParameters) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Protocol
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 import torch
@@ -35,18 +35,6 @@ Arrays = Mapping[str, Array]
 Tensors = Mapping[str, torch.Tensor]
 Pair = Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=2, max_length=2)]
 Numbers = Annotated[list[float], Field(min_length=1)]
-
-
-class Steps(Protocol):
-    """The steps that prepare images for the model."""
-
-    def arrays(self, image: Image.Image) -> Arrays:
-        """One upright RGB image, resized; images of one shape have arrays of one shape."""
-        ...
-
-    def finish(self, tensors: Tensors) -> dict[str, torch.Tensor]:
-        """The model's inputs from stacked arrays, n rows each: ``pixel_values`` (n, channels, height, width) ..."""
-        ...
 
 
 class Preprocessing(Section):
@@ -100,7 +88,7 @@ class FileSteps:
             height, width = _resized_shape(image.height, image.width, config.resize)
             image = image.resize((width, height), self._filter)
         if config.crop is not None:
-            image = _crop(image, *_pair(config.crop))
+            image = _crop(image, *((config.crop, config.crop) if isinstance(config.crop, int) else config.crop))
         pixels = np.asarray(image).reshape(image.height, image.width, self.channels).transpose(2, 0, 1)
         return {"pixel_values": pixels[::-1] if config.color == "bgr" else pixels}
 
@@ -164,20 +152,21 @@ class SplitProcessor(WholeProcessor):
         return {**tensors, "pixel_values": _normalise(tensors["pixel_values"], self._scale, self._mean, self._std)}
 
 
+Steps = FileSteps | WholeProcessor
+"""The steps that prepare images for the model; images of one shape have arrays of one shape."""
+
+
 def processor_steps(processor: Any) -> Steps:
     """The steps of a processor: split if that changes no number by more than :data:`TOLERANCE`, else whole."""
     whole = WholeProcessor(processor)
     try:
         split = SplitProcessor(processor)
-        same = all(_same(split, whole, image) for image in _random_images())
+        rng = np.random.default_rng(0)
+        pixels = [rng.integers(0, 256, (*size, 3), dtype=np.uint8) for size in ((97, 131), (160, 90))]
+        same = all(_same(split, whole, image) for image in map(Image.fromarray, pixels))
     except Exception:  # a processor without these options may raise anything
         same = False
     return split if same else whole
-
-
-def _random_images() -> list[Image.Image]:
-    rng = np.random.default_rng(0)
-    return [Image.fromarray(rng.integers(0, 256, (*size, 3), dtype=np.uint8)) for size in ((97, 131), (160, 90))]
 
 
 def _same(split: Steps, whole: Steps, image: Image.Image) -> bool:
@@ -206,10 +195,6 @@ def read_preprocessing(folder: Path, given: Preprocessing | None) -> Preprocessi
     if not isinstance(found, Mapping):
         raise LoadError(f"{FILE}: expected keys and values, got a list")
     return parse_section(Preprocessing, found, "preprocessing", file=FILE)
-
-
-def _pair(size: int | list[int]) -> tuple[int, int]:
-    return (size, size) if isinstance(size, int) else (size[0], size[1])
 
 
 def _resized_shape(height: int, width: int, size: int | list[int]) -> tuple[int, int]:

@@ -12,7 +12,7 @@ it; texts come in as embeddings, images as pixels.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +23,7 @@ from pydantic import Field
 from tsbatch.errors import NotSupported, PayloadTooLarge, RequestError, Unprocessable
 from tsbatch.protocol.request import Item
 from tsbatch.settings import Section
+from tsbatch.tasks.shared.grouping import group_equal
 from tsbatch.tasks.shared.schemas import NUMBER, STRING, Schema, object_of
 from tsbatch.tasks.shared.task_handler import abbreviate
 
@@ -123,10 +124,9 @@ def check_steps(items: Sequence[Item]) -> list[PayloadTooLarge | None]:
     ]
 
 
-def share_passes(n_steps: Sequence[int], rows: int = MAX_ROWS) -> Iterator[list[int]]:
-    """Positions of the inputs that share passes: those with equal ``n_steps``, at most ``rows`` of them."""
-    for steps in sorted(set(n_steps)):
-        indices = [index for index, count in enumerate(n_steps) if count == steps]
+def share_passes(keys: Sequence[Hashable], rows: int = MAX_ROWS) -> Iterator[list[int]]:
+    """Positions of the inputs that share a pass: those with equal keys, at most ``rows`` of them."""
+    for indices in group_equal(keys):
         for start in range(0, len(indices), rows):
             yield indices[start : start + rows]
 
@@ -135,6 +135,8 @@ def explain_in_passes(
     items: Sequence[Item],
     features: Sequence[Any],
     explain: Callable[[list[Item], list[Any]], Sequence[Any]],
+    *,
+    key: Callable[[Any], Hashable] | None = None,
     length: Callable[[Any], int] | None = None,
 ) -> list[Any]:
     """Explain the items, as many together as may share a pass.
@@ -143,7 +145,8 @@ def explain_in_passes(
         items: the items of a batch.
         features: the feature of each item, or its error, which is passed through.
         explain: called with items of equal ``n_steps`` and their features; returns one explanation or error for each.
-        length: returns the length of a feature, so that those of similar length share a pass.
+        key: of a feature; only those with equal keys share a pass. None: all may.
+        length: of a feature; those of similar length share a pass.
 
     Returns:
         For each item its explanation or error.
@@ -152,7 +155,8 @@ def explain_in_passes(
     ready = [index for index, result in enumerate(results) if not isinstance(result, RequestError)]
     if length is not None:
         ready.sort(key=lambda index: length(results[index]))
-    for members in share_passes([items[index].parameters.n_steps for index in ready]):
+    keys = [(items[index].parameters.n_steps, key and key(results[index])) for index in ready]
+    for members in share_passes(keys):
         indices = [ready[member] for member in members]
         found = explain([items[index] for index in indices], [results[index] for index in indices])
         for index, explanation in zip(indices, found, strict=True):

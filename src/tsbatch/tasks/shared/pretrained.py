@@ -12,13 +12,14 @@ from tsbatch.errors import LoadError
 from tsbatch.models.engines import Engine, Source, export_engine, start_engine
 from tsbatch.settings import Dtype
 from tsbatch.tasks.shared import pretrained_folder as folders
-from tsbatch.tasks.shared.class_names import class_names
-from tsbatch.tasks.shared.task_handler import TaskHandler
+from tsbatch.tasks.shared.task_handler import TaskHandler, class_names
 
 
 class PretrainedHandler(TaskHandler):
     """Base of the tasks on folders saved by ``save_pretrained``."""
 
+    item_ndim: ClassVar[int | None] = 0
+    deterministic: ClassVar[bool] = True
     auto_class: ClassVar[str] = ""
     """The name of transformers' Auto class that loads the model with its head."""
     model_inputs: ClassVar[Sequence[str]] = ()

@@ -56,7 +56,10 @@ class TensorInput(Section):
             Unprocessable: it is not numbers, nested unevenly, or of another shape.
         """
         array = np.asarray(value) if is_typed(value) else _numbers(value, where)
-        if self.shape is not None and not _fits(array.shape, self.shape):
+        if self.shape is not None and not (
+            len(array.shape) == len(self.shape)
+            and all(size in (None, found) for size, found in zip(self.shape, array.shape, strict=True))
+        ):
             message = f"{where} has the shape {render_shape(array.shape)}"
             raise Unprocessable(message, expected=f"{render_shape(self.shape)} for one item; null is any size")
         return array
@@ -140,10 +143,6 @@ def _numbers(value: Any, where: str) -> Array:
     return array
 
 
-def _fits(shape: Sequence[int], wanted: Sequence[int | None]) -> bool:
-    return len(shape) == len(wanted) and all(size in (None, found) for size, found in zip(wanted, shape, strict=True))
-
-
 def _cast(array: Array, dtype: np.dtype[Any], where: str) -> Array:
     if array.dtype == dtype:
         return array
@@ -168,22 +167,19 @@ def declared_inputs(model: Any) -> list[TensorInput]:
         given = [(node.name, node.meta.get("val")) for node in model.graph.find_nodes(op="placeholder")]
         if not all(isinstance(value, torch.Tensor) and value.ndim for _, value in given):
             return []
-        signature = [(name, list(value.shape), _known_dtype(value.dtype)) for name, value in given]
+        signature = [(name, list(value.shape), str(value.dtype).removeprefix("torch.")) for name, value in given]
     else:
         return []
     return [
-        TensorInput.model_validate({"name": name, "shape": [_size(size) for size in shape[1:]], "dtype": dtype})
+        TensorInput.model_validate(
+            {
+                "name": name,
+                "shape": [size if isinstance(size, int) else None for size in shape[1:]],  # None for a symbol
+                "dtype": dtype if dtype in get_args(Dtype) else None,
+            }
+        )
         for name, shape, dtype in signature
     ]
-
-
-def _known_dtype(dtype: torch.dtype) -> str | None:
-    name = str(dtype).removeprefix("torch.")
-    return name if name in get_args(Dtype) else None
-
-
-def _size(size: Any) -> int | None:
-    return size if isinstance(size, int) else None  # an open size is a name or a symbol
 
 
 def render_shape(shape: Sequence[int | None]) -> str:

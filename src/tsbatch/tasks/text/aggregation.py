@@ -22,6 +22,7 @@ Entity = dict[str, Any]
 ToText = Callable[[list[str]], str]
 """A tokenizer's method that turns tokens into text."""
 
+TOKEN_KEYS = ("entity", "score", "word", "start", "end", "index")
 _BY_WORD = frozenset({"first", "average", "max"})
 
 
@@ -107,11 +108,15 @@ def find_entities(
     labelled = iter(zip(labels.tolist(), best, strict=True))
     entities = []
     for words, strategy in zip(split, strategies, strict=True):
-        pieces = [
-            _Piece(names[label], score, _spell(word, strategy, to_text), word[0].start, word[-1].end, word[0].position)
-            for word, (label, score) in zip(words, labelled, strict=False)  # the windows share one iterator
-        ]
-        entities.append(_by_token(pieces) if strategy == "none" else _by_group(pieces, to_text))
+        pieces = []
+        for word, (label, score) in zip(words, labelled, strict=False):  # the windows share one iterator
+            text = to_text([token.word for token in word]) if strategy in _BY_WORD else word[0].word
+            pieces.append(_Piece(names[label], score, text, word[0].start, word[-1].end, word[0].position))
+        entities.append(
+            [dict(zip(TOKEN_KEYS, piece, strict=True)) for piece in pieces]
+            if strategy == "none"
+            else _by_group(pieces, to_text)
+        )
     return entities
 
 
@@ -123,10 +128,6 @@ def _words(tokens: Sequence[Token]) -> list[list[Token]]:
         else:
             words.append([token])
     return words
-
-
-def _spell(word: Sequence[Token], strategy: Strategy, to_text: ToText) -> str:
-    return to_text([token.word for token in word]) if strategy in _BY_WORD else word[0].word
 
 
 def _label(scores: Array, sizes: Array, strategies: Array) -> tuple[Array, Array]:
@@ -148,18 +149,14 @@ def _label(scores: Array, sizes: Array, strategies: Array) -> tuple[Array, Array
     return labels, np.take_along_axis(chosen, labels[:, None], axis=1)[:, 0]
 
 
-def _by_token(pieces: Sequence[_Piece]) -> list[Entity]:
-    keys = ("entity", "score", "word", "start", "end", "index")
-    return [dict(zip(keys, piece, strict=True)) for piece in pieces]
-
-
 def _by_group(pieces: Sequence[_Piece], to_text: ToText) -> list[Entity]:
     """Group neighbours of one class; a piece that begins an entity (``B-``) starts a new group."""
     groups: list[list[_Piece]] = []
     last = ""
     for piece in pieces:
-        begins, name = _split_label(piece.entity)
-        if groups and name == last and not begins:
+        label = piece.entity  # for example B-PER, I-PER or PER
+        name = label[2:] if label.startswith(("B-", "I-")) else label
+        if groups and name == last and not label.startswith("B-"):
             groups[-1].append(piece)
         else:
             groups.append([piece])
@@ -174,11 +171,6 @@ def _by_group(pieces: Sequence[_Piece], to_text: ToText) -> list[Entity]:
         }
         for group in groups
     ]
-
-
-def _split_label(label: str) -> tuple[bool, str]:
-    """Whether a label such as ``B-PER``, ``I-PER`` or ``PER`` begins an entity, and the entity's class."""
-    return label.startswith("B-"), label[2:] if label.startswith(("B-", "I-")) else label
 
 
 def merge_windows(entities: Sequence[Entity]) -> list[Entity]:

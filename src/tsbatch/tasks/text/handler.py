@@ -36,8 +36,6 @@ class TextHandler(PretrainedHandler):
 
     input_schema: ClassVar[Any] = STRING
     wants: ClassVar[Literal["text", "bytes", "json"]] = "text"
-    item_ndim: ClassVar[int | None] = 0
-    deterministic: ClassVar[bool] = True
     takes_engines: ClassVar[bool] = True
     model_inputs: ClassVar[Sequence[str]] = ("input_ids",)
     takes_types: ClassVar[bool] = False
@@ -139,17 +137,14 @@ class TextHandler(PretrainedHandler):
             One entry for each text or pair.
         """
         typed = self._has_types(self.takes_types or pairs is not None)
-        encoded = self.tokenizer(
-            list(texts),
-            None if pairs is None else list(pairs),
-            return_attention_mask=False,
-            return_token_type_ids=typed,
-            verbose=False,
-            **options,
-        )
+        encoded = self._call_tokenizer(texts, pairs, return_token_type_ids=typed, **options)
         ids = [np.asarray(row, dtype=np.int64) for row in encoded["input_ids"]]
         types = [np.asarray(row, dtype=np.int64) for row in encoded["token_type_ids"]] if typed else [None] * len(ids)
         return [Tokens(row, kind) for row, kind in zip(ids, types, strict=True)]
+
+    def _call_tokenizer(self, texts: Sequence[str], pairs: Sequence[str] | None, **options: Any) -> Any:
+        seconds = None if pairs is None else list(pairs)
+        return self.tokenizer(list(texts), seconds, return_attention_mask=False, verbose=False, **options)
 
     def _has_types(self, wanted: bool) -> bool:
         return wanted and "token_type_ids" in self.tokenizer.model_input_names

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, ClassVar, Final
 
-import torch
-
 from tsbatch.errors import LoadError, PayloadTooLarge
 from tsbatch.tasks.shared.grouping import Groups, collate_groups, run_groups
 from tsbatch.tasks.text.handler import TextHandler
@@ -41,21 +39,14 @@ class SequenceClassificationHandler(TextHandler):
         if getattr(config, "is_encoder_decoder", False):
             self.end = config.eos_token_id
 
-    def collate(self, features: Sequence[Any]) -> Any:
-        """Token ids of shape (n, longest); if end tokens count, a group of them for each number of end tokens."""
-        if self.end is None:
-            return super().collate(features)
-        return collate_groups(features, [int((tokens.ids == self.end).sum()) for tokens in features], super().collate)
+    def collate(self, features: Sequence[Any]) -> Groups:
+        """Token ids of shape (n, longest) for each number of end tokens; one group if these do not count."""
+        counts = [0 if self.end is None else int((tokens.ids == self.end).sum()) for tokens in features]
+        return collate_groups(features, counts, super().collate)
 
-    def inference(self, tensors: Any) -> Any:
-        """Logits (n, classes) of token ids (n, longest), or of groups of them."""
-        if isinstance(tensors, Groups):
-            return run_groups(tensors, lambda batch, _: self._logits(batch))
-        return self._logits(tensors)
-
-    def _logits(self, batch: Any) -> torch.Tensor:
-        logits: torch.Tensor = self.model(**to_device(batch, self.device)).logits
-        return logits.float()
+    def inference(self, tensors: Groups) -> Any:
+        """Logits (n, classes) of groups of token ids (n, longest)."""
+        return run_groups(tensors, lambda batch, _: self.model(**to_device(batch, self.device)).logits.float())
 
 
 PAIR_CHARACTERS: Final = 10_000_000

@@ -104,16 +104,9 @@ class WindowHandler(TextHandler):
                 "stride": cut.stride or 0,
                 "return_overflowing_tokens": cut.stride is not None,
             }
-        encoded = self.tokenizer(
-            list(texts),
-            None if pairs is None else list(pairs),
-            return_attention_mask=False,
-            return_token_type_ids=False,
-            verbose=False,
-            **options,
-        )
+        encoded = self._call_tokenizer(texts, pairs, return_token_type_ids=False, **options)
         sources = encoded.get("overflow_to_sample_mapping") or range(len(encoded.encodings))
-        typed = "token_type_ids" in self.tokenizer.model_input_names
+        typed = self._has_types(True)
         return [(_window(encoding, typed), source) for encoding, source in zip(encoded.encodings, sources, strict=True)]
 
 

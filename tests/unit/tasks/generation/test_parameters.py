@@ -79,7 +79,7 @@ def test_what_is_drawn(usual, wish, expected):
 def test_sampling_as_the_model_has_it_and_the_request_overrides():
     usual = {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.9, "min_p": 0.1, "num_beams": 4}
     made = plan(usual, seed=5, top_k=0)
-    assert (made.temperature, made.top_k, made.top_p, made.min_p, made.seed, made.beams) == (
+    assert (made.temperature, made.top_k, made.top_p, made.min_p, made.seed, made.num_beams) == (
         0.6,
         0,
         0.9,
@@ -95,13 +95,13 @@ def test_beams_as_the_model_has_them_and_the_request_overrides():
     made = plan(usual, repetition_penalty=1.2)
     assert made == Plan(
         max_new_tokens=256,
-        beams=4,
+        num_beams=4,
         length_penalty=2.0,
         early_stopping=True,
         no_repeat_ngram_size=3,
         repetition_penalty=1.2,
     )
-    assert plan(usual, num_beams=1, early_stopping=False).beams == 1
+    assert plan(usual, num_beams=1, early_stopping=False).num_beams == 1
     assert plan(usual, num_beams=2, early_stopping="never").early_stopping == "never"
 
 

@@ -158,7 +158,7 @@ def test_a_forced_end_comes_at_each_rows_last_place():
 
 
 def test_with_beams_a_plan_counts_for_all_of_its_rows():
-    plans = [Plan(5, beams=3, first=3), Plan(5, beams=3, first=4)]
+    plans = [Plan(5, num_beams=3, first=3), Plan(5, num_beams=3, first=4)]
     made = RowScores(plans, start=1, ends=[END])(torch.zeros(6, 1, dtype=torch.long), random_scores(6))
     assert made.argmax(1).tolist() == [3, 3, 3, 4, 4, 4]
 
@@ -233,14 +233,14 @@ def test_beams_share_with_their_like_and_others_with_all_but_them():
     apart = [
         same[0],
         Plan(5, no_repeat_ngram_size=2),
-        Plan(5, beams=2),
-        Plan(6, beams=2),
+        Plan(5, num_beams=2),
+        Plan(6, num_beams=2),
     ]
-    apart += [Plan(5, beams=3), Plan(5, beams=2, length_penalty=2.0)]
+    apart += [Plan(5, num_beams=3), Plan(5, num_beams=2, length_penalty=2.0)]
     assert len({plan.share_key for plan in apart}) == len(apart)
     alike = [
-        Plan(5, beams=2, min_new_tokens=1, first=7),
-        Plan(5, beams=2, repetition_penalty=2.0),
+        Plan(5, num_beams=2, min_new_tokens=1, first=7),
+        Plan(5, num_beams=2, repetition_penalty=2.0),
     ]
     assert len({plan.share_key for plan in alike}) == 1
 

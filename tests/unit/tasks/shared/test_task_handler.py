@@ -8,7 +8,7 @@ import pytest
 
 from tests.tiny import write
 from tsbatch.errors import LoadError
-from tsbatch.tasks.shared.class_names import FILE, class_names
+from tsbatch.tasks.shared.task_handler import NAMES_FILE, class_names
 
 CONFIG = SimpleNamespace(id2label={0: "no", 1: "yes"})
 
@@ -16,7 +16,7 @@ CONFIG = SimpleNamespace(id2label={0: "no", 1: "yes"})
 def test_each_source_in_turn(tmp_path):
     assert class_names(2, folder=tmp_path, aux={}) == ["LABEL_0", "LABEL_1"]
     assert class_names(2, folder=tmp_path, aux={}, config=CONFIG) == ["no", "yes"]
-    write(tmp_path / FILE, {"1": "dog", "0": ["n0123", "cat"]})
+    write(tmp_path / NAMES_FILE, {"1": "dog", "0": ["n0123", "cat"]})
     assert class_names(2, folder=tmp_path, aux={}, config=CONFIG) == ["cat", "dog"]
     assert class_names(2, folder=tmp_path, aux={"labels": "red\ngreen\n"}, config=CONFIG) == ["red", "green"]
     assert class_names(2, folder=tmp_path, aux={"labels": ["a", "b"]}, config=CONFIG) == ["a", "b"]

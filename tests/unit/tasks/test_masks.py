@@ -10,8 +10,8 @@ import pytest
 import torch
 from PIL import Image
 
-from tsbatch.tasks.images import masks
-from tsbatch.tasks.images.masks import class_map, encode_mask, run_lengths
+from tsbatch.tasks import image_segmentation
+from tsbatch.tasks.image_segmentation import class_map, encode_mask, run_lengths
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3, 7, 100])
@@ -26,8 +26,8 @@ def test_classes_a_few_at_a_time_as_all_together(at_once):
 
 @pytest.mark.parametrize("in_cache", [1, 4 * 33 * 20 * 3, 1 << 30])
 def test_a_row_of_a_batch_with_its_classes_side_by_side(monkeypatch, in_cache):
-    monkeypatch.setattr(masks, "IN_CACHE", in_cache)
-    monkeypatch.setattr(masks, "FEW", 2)
+    monkeypatch.setattr(image_segmentation, "IN_CACHE", in_cache)
+    monkeypatch.setattr(image_segmentation, "FEW", 2)
     torch.manual_seed(1)
     batch = torch.randn(3, 7, 5, 6).to(memory_format=torch.channels_last)
     enlarged = torch.nn.functional.interpolate(batch, size=(33, 20), mode="bilinear", align_corners=False)

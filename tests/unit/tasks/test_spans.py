@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from tsbatch.tasks.text import spans
-from tsbatch.tasks.text.spans import best_spans, position_probabilities
+from tsbatch.tasks import question_answering
+from tsbatch.tasks.question_answering import best_spans, position_probabilities
 
 
 def one_by_one(starts, ends, context, width, count):
@@ -20,10 +20,10 @@ def one_by_one(starts, ends, context, width, count):
     return sorted(found, reverse=True)[:count]
 
 
-@pytest.mark.parametrize("cells", [spans.CELLS, 1, 50])
+@pytest.mark.parametrize("cells", [question_answering.CELLS, 1, 50])
 @pytest.mark.parametrize("count", [1, 4, 200])
 def test_the_best_spans_of_rows_with_widths_of_their_own(monkeypatch, cells, count):
-    monkeypatch.setattr(spans, "CELLS", cells)
+    monkeypatch.setattr(question_answering, "CELLS", cells)
     numbers = np.random.default_rng(0)
     starts, ends = (torch.tensor(numbers.random((6, 11)), dtype=torch.float32) for _ in range(2))
     context = torch.tensor(numbers.random((6, 11)) < 0.7)

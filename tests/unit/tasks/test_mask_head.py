@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tsbatch.tasks.text.mask_head import MaskHead
+from tsbatch.tasks.fill_mask import MaskHead
 
 IDS = torch.arange(12).reshape(3, 4)
 BATCH = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}
