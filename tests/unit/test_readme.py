@@ -14,7 +14,7 @@ from tsbatch.cli.program import build_app
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-TASK_PAGES = [page for page in PAGES if page.parent.name == "tasks" and page.name != "README.md"]
+TASK_PAGES = [page for page in PAGES if page.parent == ROOT / "docs" / "tasks" and page.name != "README.md"]
 BLOCK = re.compile(r"(?:<!-- file: (?P<file>\S+) -->\n)?```(?P<language>\w+)\n(?P<text>.*?)```", re.DOTALL)
 SHELL = {"sh", "bash", "console", "shell"}
 ENDS = {"|", "||", "&&", ";", ">", ">>", "<", "&"}
@@ -87,7 +87,7 @@ def test_links_lead_somewhere(page):
 def test_a_task_says_where_port_and_token_for_its_lines_are(page):
     text = page.read_text(encoding="utf-8")
     assert "http://127.0.0.1:8080/predictions/" in text
-    assert "take its address and its `-H @…/inference.header`" in text
+    assert "use its address and its `-H @…/inference.header`" in text
 
 
 def test_verbs_in_running_text_exist():
