@@ -6,8 +6,7 @@
     decode_request → preprocess → lengths → collate → inference → postprocess → encode_response     each batch
     (one request)    (all items)  (numbers)  (one micro-batch)     (all items)   (one request)
 
-The loop that calls the stages is ``loop.process``; nothing in this file knows TorchServe but the two thin
-entry points ``initialize`` and ``handle``.
+``loop.process`` calls the stages. Only the two thin entry points ``initialize`` and ``handle`` depend on TorchServe.
 """
 
 from __future__ import annotations
@@ -47,11 +46,11 @@ from tsbatch.worker.thread_share import ThreadShare
 
 
 class BatchHandler(adapter.BaseHandler):
-    """A TorchServe handler that is right and fast under dynamic batching.
+    """A TorchServe handler that is correct and fast under dynamic batching.
 
-    Override as little as you need: usually :meth:`preprocess` and :meth:`postprocess`, and :meth:`load_model`
-    when the default cannot guess. Every stage gets the whole batch, one bad request hurts only itself, and
-    each answer says where its time went.
+    Override as little as you need: usually :meth:`preprocess` and :meth:`postprocess`, and :meth:`load_model` if the
+    default does not know your model. Every stage gets the whole batch, a bad request affects only itself, and each
+    response reports where its time went.
 
     Example::
 
@@ -63,25 +62,25 @@ class BatchHandler(adapter.BaseHandler):
                 return outputs.argmax(dim=1).tolist()
 
     Attributes:
-        model, tokenizer, aux, device, settings, options: filled in by ``initialize``, in that state for good.
-            ``options`` is the section ``handler:`` of model-config.yaml, as ``settings_class`` if that is set.
+        model, tokenizer, aux, device, settings, options: set by ``initialize`` and unchanged afterwards.
+            ``options`` is the ``handler:`` section of model-config.yaml, as ``settings_class`` if that is set.
     """
 
     wants: ClassVar[Literal["text", "bytes", "json"]] = "json"
-    """What an item's value must be: ``text`` (str), ``bytes`` (a file), or ``json`` (anything)."""
+    """The type of an item's value: ``text`` (str), ``bytes`` (a file), or ``json`` (anything)."""
     item_ndim: ClassVar[int | None] = None
-    """How deeply one item is nested in JSON: 0 for a string, 1 for a vector. None: a list is always several items."""
+    """The nesting depth of one item in JSON: 0 for a string, 1 for a vector. None: a list is always several items."""
     item_keys: ClassVar[frozenset[str]] = frozenset()
-    """Keys of a JSON object that is one item, ``question`` and ``context`` for example; with ``wants = "json"``."""
+    """The keys of a JSON object that is one item, e.g. ``question`` and ``context``; with ``wants = "json"``."""
     deterministic: ClassVar[bool] = False
-    """The answer depends on value and parameters alone, so that identical items may be computed once."""
+    """The answer depends only on value and parameters, so identical items may be computed once."""
     takes_engines: ClassVar[bool] = False
-    """``tsbatch.engine`` and ``tsbatch.dtype`` mean something: :meth:`start_engine` obeys them."""
+    """``tsbatch.engine`` and ``tsbatch.dtype`` are supported by :meth:`start_engine`."""
     parameters_class: ClassVar[type[BaseModel] | None] = None
-    """A pydantic class for the parameters of a request; an unknown or wrong one is then a 422, and ``item.parameters``
-    an instance. None leaves them a mapping, unchecked."""
+    """A pydantic class for the parameters of a request; an unknown or invalid parameter is then a 422, and
+    ``item.parameters`` is an instance. None leaves them an unchecked mapping."""
     settings_class: ClassVar[type[BaseModel] | None] = None
-    """A pydantic class for the section ``handler:``; None leaves it a plain mapping."""
+    """A pydantic class for the ``handler:`` section; None leaves it a plain mapping."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +101,7 @@ class BatchHandler(adapter.BaseHandler):
     # ---- once for each worker ---------------------------------------------------------------------------------
 
     def initialize(self, context: Any) -> None:
-        """Load, from TorchServe's context.
+        """Load from TorchServe's context.
 
         Raises:
             LoadError: one line with the file, the cause and the remedy.
@@ -142,77 +141,79 @@ class BatchHandler(adapter.BaseHandler):
             self._step("warm-up", lambda: warm_up(self))
 
     def load_model(self) -> Any:
-        """The model, on ``self.device``.
+        """Return the model, on ``self.device``.
 
-        The default finds what was packed: safetensors or a state dict with the module class of ``modelFile``,
-        TorchScript, or an exported program. Override for anything else; :meth:`load_weights` helps.
+        The default loads what was packaged: safetensors or a state dict with the module class in ``modelFile``,
+        TorchScript, or an exported program. Override this for anything else; :meth:`load_weights` helps.
         """
         return load_any(self.model_dir, self._model_section, self.device)
 
     def load_weights(self, module: torch.nn.Module, file: str) -> torch.nn.Module:
-        """``module`` with the weights of ``file`` (.safetensors, or a state dict in .pt or .pth), memory-mapped."""
+        """Load ``file`` (.safetensors, or a state dict in .pt or .pth) into ``module``, memory-mapped."""
         return load_weights(module, self.model_dir / file, self.device)
 
     def load_tokenizer(self) -> Any:
-        """The tokenizer, or None. Called once, after :meth:`load_model`."""
+        """Return the tokenizer, or None. Called once, after :meth:`load_model`."""
         return None
 
     def prepare(self) -> None:
-        """Derive constants from model, tokenizer and ``self.aux``, once."""
+        """Derive constants from the model, the tokenizer and ``self.aux``, once."""
 
     def choose_batching(self) -> Choice:
-        """How features share a forward pass, after the model is there.
+        """Return how features share a forward pass. Called after the model is loaded.
 
         Raises:
-            SettingsError: ``tsbatch.batching.mode`` asks for what this handler cannot do.
+            SettingsError: ``tsbatch.batching.mode`` asks for something that this handler cannot do.
         """
         asked = self.settings.batching.mode
         if asked == "packed":
-            raise SettingsError("model-config.yaml: tsbatch.batching.mode: this handler cannot pack; use auto")
+            raise SettingsError(
+                "model-config.yaml: tsbatch.batching.mode: this handler does not support packing; use auto"
+            )
         if asked == "padded":
-            return Choice("padded", "asked for in model-config.yaml")
-        reason = "this handler does not pack" if asked == "auto" else "asked for in model-config.yaml"
+            return Choice("padded", "set in model-config.yaml")
+        reason = "this handler does not pack" if asked == "auto" else "set in model-config.yaml"
         return Choice("bucketed", reason)
 
     def start_engine(self) -> None:
-        """Have ``self.engine`` compute the model; called last, so that packing is proven on the model as it is."""
+        """Let ``self.engine`` run the model. Called last, so that packing is proven on the unmodified model."""
 
     def examples(self) -> Sequence[Any]:
-        """Item values for the warm-up, of the shapes that clients send. None means no warm-up."""
+        """Return item values for the warm-up, in the shapes that clients send. None means no warm-up."""
         return ()
 
     def on_close(self, callback: Callable[[], Any]) -> None:
-        """Call ``callback`` when the worker ends, if it is told to end before it is killed (docs/closing.md)."""
+        """Call ``callback`` when the worker exits, if it gets the chance before it is killed (docs/closing.md)."""
         self._closer.add(callback)
 
     def when_gone(self, *command: str) -> None:
-        """Run ``command`` once the worker is gone, however it ended: what must not be missed (docs/closing.md)."""
+        """Run ``command`` after the worker is gone, for cleanup that must not be missed (docs/closing.md)."""
         self._closer.when_gone(command)
 
     def close(self) -> None:
-        """Run what was registered with :meth:`on_close`, last first. Calling it again does nothing."""
+        """Call the callbacks of :meth:`on_close` in reverse order. A second call does nothing."""
         self._closer.close()
 
     def on_duty(self, connection: Any) -> AbstractContextManager[None]:
-        """Around each batch: close when ``connection`` to the server is gone, or the batch takes too long."""
+        """Return a context for a batch: close if ``connection`` to the server is gone or the batch takes too long."""
         return self._closer.on_duty(connection)
 
     # ---- each batch -------------------------------------------------------------------------------------------
 
     def handle(self, data: Any, context: Any) -> list[bytes]:
-        """TorchServe's entry point: one ready answer for each request, in order. Never raises."""
+        """TorchServe's entry point: return one ready response per request, in order. Never raises."""
         return adapter.serve_batch(self, data, context)
 
     def answer(self, requests: Sequence[Request]) -> list[Reply]:
-        """The same loop without TorchServe: one reply for each request, in order."""
-        for place, request in enumerate(requests):
-            request.index = place
+        """Run the same loop without TorchServe: return one reply per request, in order."""
+        for index, request in enumerate(requests):
+            request.index = index
         sink = ListSink(len(requests))
         self.run_batch(requests, sink)
         return sink.replies
 
     def run_batch(self, requests: Sequence[Request], sink: Any) -> BatchRecord:
-        """Answer ``requests`` into ``sink`` and return what the batch cost."""
+        """Answer ``requests`` into ``sink`` and return the record of the batch."""
         record = BatchRecord.begin(requests, self.batch_size, self.free_since)
         self.threads.refresh()
         process(self, requests, sink, record)
@@ -220,10 +221,10 @@ class BatchHandler(adapter.BaseHandler):
         return record
 
     def decode_request(self, request: Request) -> list[Item]:
-        """The items of one request.
+        """Return the items of one request.
 
         Raises:
-            RequestError: what cannot be read; only this request gets the 4xx.
+            RequestError: it cannot be read; only this request gets the 4xx.
         """
         most = self.settings.limits.items
         payload = read_payload(
@@ -232,44 +233,44 @@ class BatchHandler(adapter.BaseHandler):
         request.protocol, request.single = payload.protocol, payload.single
         request.parameters, request.client_id = payload.parameters, payload.client_id
         items: list[Item] = []
-        common: Any = None  # read once for all items: they may be long
-        for place, (value, own) in enumerate(zip(payload.values, payload.item_parameters, strict=True)):
+        common: Any = None  # parsed once for all items, because they may be long
+        for position, (value, own) in enumerate(zip(payload.values, payload.item_parameters, strict=True)):
             decoded = self.decode_item(value)
             if not own and common is None:
                 common = self._parameters(payload.parameters)
             parameters = self._parameters({**payload.parameters, **own}) if own else common
-            items.append(Item(decoded, parameters, request, place))
+            items.append(Item(decoded, parameters, request, position))
         return items
 
     def decode_item(self, value: Any) -> Any:
-        """One item's value, checked and converted. Raise a RequestError for what the task cannot take."""
+        """Check and convert the value of one item. Raise a RequestError for anything that the task does not accept."""
         return value
 
     def preprocess(self, items: Sequence[Item]) -> Any:
-        """All items of the batch to features.
+        """Convert all items of the batch to features.
 
         Returns:
-            One feature an item, in order: a list, or tensors with one row an item. A list in an item's place
-            is several features of that item; a RequestError in its place fails its request, without a search.
+            One feature per item, in order: a list, or tensors with one row per item. A list in the position of an item
+            means several features of that item; a RequestError in its position fails its request without a search.
         """
         return torch.as_tensor([item.value for item in items])
 
     def lengths(self, features: Sequence[Any]) -> Sequence[int] | None:
-        """Length of each feature, for planning; None when all cost the same."""
+        """Return the length of each feature, for planning; None if all cost the same."""
         return None
 
     def collate(self, features: Sequence[Any]) -> Any:
-        """One micro-batch of features to tensors; the only place that pads.
+        """Convert one micro-batch of features to tensors; padding happens only here.
 
-        The default stacks features of one shape, key by key where they are mappings.
+        The default stacks features of the same shape, key by key if they are mappings.
         """
         return collate(features)
 
     def inference(self, tensors: Any) -> Any:
-        """One micro-batch through the model.
+        """Run one micro-batch through the model.
 
         Returns:
-            A list with one output a feature, or tensors with one row a feature (also in a mapping or tuple).
+            A list with one output per feature, or tensors with one row per feature (also in a mapping or tuple).
         """
         moved = to_device(tensors, self.device)
         if isinstance(moved, Mapping):
@@ -277,32 +278,32 @@ class BatchHandler(adapter.BaseHandler):
         return self.model(*moved) if isinstance(moved, tuple) else self.model(moved)
 
     def postprocess(self, outputs: Any, items: Sequence[Item]) -> Any:
-        """All outputs of the items to results.
+        """Convert the outputs of all items to results.
 
         Args:
-            outputs: one row an item, on the CPU: one tensor where the rows are tensors of one shape, otherwise a list.
-                Where an item had several features, a list with a list for each such item.
+            outputs: one row per item, on the CPU: one tensor if the rows are tensors of the same shape, otherwise a
+                list. An item with several features has a list of outputs.
             items: the items, in the same order.
 
         Returns:
-            One JSON-able result an item, in order.
+            One JSON-serialisable result per item, in order.
         """
         return outputs
 
     def encode_response(self, results: Sequence[Any], request: Request) -> Reply:
-        """The results of one request as its reply, in the protocol that the request spoke."""
+        """Return the reply with the results of one request, in the protocol of the request."""
         return encode_answer(results, request, self.identity, nan=self.settings.nan)
 
     def explain_items(self, items: Sequence[Item]) -> Sequence[Any]:
-        """Explanations for ``/explanations``: one an item. Called with gradients on.
+        """Return explanations for ``/explanations``, one per item. Called with gradients enabled.
 
         Raises:
             NotSupported: by default.
         """
-        raise NotSupported(f"{type(self).__name__} cannot explain its answers", expected="a call of /predictions")
+        raise NotSupported(f"{type(self).__name__} cannot explain its answers", expected="a request to /predictions")
 
     def describe_handle(self) -> dict[str, Any]:
-        """What ``GET /models/NAME?customized=true`` tells about this handler."""
+        """Return what ``GET /models/NAME?customized=true`` reports about this handler."""
         return {
             "handler": type(self).__name__,
             "tsbatch": __version__,
@@ -315,11 +316,11 @@ class BatchHandler(adapter.BaseHandler):
             "limits": self.settings.limits.model_dump(),
         }
 
-    # ---- what the loop asks -----------------------------------------------------------------------------------
+    # ---- used by the loop --------------------------------------------------------------------------------------
 
     @property
     def deduplicates(self) -> bool:
-        """Whether identical items of a batch are computed once."""
+        """Whether identical items of a batch are computed only once."""
         asked = self.settings.batching.deduplicate
         return self.deterministic if asked == "auto" else asked
 

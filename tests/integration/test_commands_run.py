@@ -121,7 +121,7 @@ def test_a_batch_that_fails_and_one_that_ends_the_worker(run):
     assert code == 1
     assert [line["status"] for line in answers(out)] == [503, 503, 503, 500, 500, 500, 500]
     assert answers(out)[4]["body"] == {"code": 500, "type": "InternalServerException", "message": "Worker died."}
-    assert err.count("the worker would have died: the worker ended by UnicodeEncodeError") == 1
+    assert err.count("the worker would have died: the worker exited with UnicodeEncodeError") == 1
     assert err.count("ValueError: why") == 1
     summary = json.loads(err.splitlines()[-1])
     assert summary["failed"] == {"500": 4, "503": 3}

@@ -1,4 +1,4 @@
-"""What a client posts, and the request TorchServe's frontend makes of it."""
+"""The call of a client, and the request that TorchServe's frontend makes of it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _FORM = "application/x-www-form-urlencoded"
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What one client posts.
+    """One POST request of a client.
 
     Attributes:
-        body: the raw body. ``str`` and ``bytes`` go as they are, any other value as JSON.
-        content_type: its content type; None for text/plain, application/octet-stream or application/json by the type of
-            ``body``, empty for none.
-        headers: further HTTP headers.
-        fields: a form in place of the body, by field name. ``str`` and ``bytes`` are plain fields, a pair
+        body: the raw body. ``str`` and ``bytes`` are sent unchanged, any other value as JSON.
+        content_type: its content type; None for text/plain, application/octet-stream or application/json, depending on
+            the type of ``body``; empty for none.
+        headers: additional HTTP headers.
+        fields: a form instead of the body, by field name. ``str`` and ``bytes`` are plain fields, a pair
             ``(value, content type)`` is an uploaded file, any other value is uploaded JSON.
     """
 
@@ -33,22 +33,22 @@ class Call:
 
     @classmethod
     def of(cls, request: Any) -> Call:
-        """``request`` as a call: a call stays one, anything else is a body."""
+        """Return ``request`` if it is a call; otherwise a call with this body."""
         return request if isinstance(request, Call) else cls(request)
 
     def to_wire(self, request_id: str, added: Mapping[str, str] | None = None) -> WireRequest:
-        """The request as the frontend hands it to a worker (InferenceRequestHandler.parseRequest).
+        """Return the request as the frontend passes it to a worker (InferenceRequestHandler.parseRequest).
 
         Args:
-            request_id: the id it gives it.
-            added: headers it sets itself, over those of the client.
+            request_id: the id that the frontend assigns.
+            added: headers that the frontend sets, overriding those of the client.
 
         Raises:
-            ValueError: the body is a multipart form, which is given as ``fields``.
+            ValueError: the body is a multipart form; use ``fields`` for that.
         """
         added = added or {}
         if self.fields is not None:
-            # The frontend has parsed the form; the boundary is never looked at again.
+            # The frontend has parsed the form; nothing reads the boundary again.
             headers = {"Content-Type": "multipart/form-data; boundary=-", **self.headers, **added}
             return WireRequest(request_id, headers, [_form_part(name, value) for name, value in self.fields.items()])
         body, own_type = _body_of(self.body)
@@ -60,7 +60,7 @@ class Call:
             pairs = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True)
             return WireRequest(request_id, headers, [Part(name, value.encode()) for name, value in pairs])
         if mime.lower() == "multipart/form-data":
-            raise ValueError("a multipart form is given as Call(fields={name: value}), not as raw bytes")
+            raise ValueError("send a multipart form as Call(fields={name: value}), not as raw bytes")
         return WireRequest(request_id, headers, [Part("body", body, mime)])
 
 

@@ -1,4 +1,4 @@
-"""TorchServe's frames, from the frontend's side: what a worker reads and what becomes of what it writes.
+"""TorchServe's message frames from the view of the frontend: encode requests, decode the responses of a worker.
 
 ::
 
@@ -7,10 +7,11 @@
     response  code message  prediction* -1
     prediction  id content-type status phrase  n (name value)*n  body
 
-Every text and value is a big-endian int32 length and that many bytes. Read from ``ts/protocol/otf_message_handler.py``
-(the worker) and ``util/codec/{ModelRequestEncoder,ModelResponseDecoder,CodecUtils}.java``, ``wlm/BatchAggregator.java``
-and ``job/RestJob.java`` (the frontend). What the frontend cannot take is :class:`WorkerDied` here: there it waits for
-the response timeout or closes the connection, and ends the worker.
+Every text and value is a big-endian int32 length followed by that many bytes. Sources:
+``ts/protocol/otf_message_handler.py`` (the worker) and ``util/codec/{ModelRequestEncoder,ModelResponseDecoder,
+CodecUtils}.java``, ``wlm/BatchAggregator.java`` and ``job/RestJob.java`` (the frontend). Anything that the frontend
+cannot handle is :class:`WorkerDied` here: there, it waits for the response timeout or closes the connection, and kills
+the worker.
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ _MAX_HEADER = 6_500_000
 
 _BAD_NAME = re.compile(r"[\x00\t\n\x0b\f\r ,:;=]|[^\x00-\x7f]")
 _BAD_VALUE = re.compile(r"[\x00\x0b\f\r\n]")
-"""What Netty's header validation throws on. It lets a folded line through, which RFC 9112, 5.2, forbids to send."""
+"""Values that Netty's header validation rejects. It accepts folded lines, which RFC 9112, 5.2, forbids to send."""
 
 
 class WorkerDied(TsbatchError):
-    """TorchServe would have ended this worker, and every client of the batch got 500 "Worker died."."""
+    """TorchServe would kill this worker, and every client of the batch would get 500 "Worker died."."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One named value of a request: the field ``body`` of a raw request, or a form's field."""
+    """One named value of a request: the field ``body`` of a raw request, or a field of a form."""
 
     name: str
     value: bytes
@@ -54,7 +55,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class WireRequest:
-    """One request as the frontend hands it to a worker."""
+    """One request as the frontend passes it to a worker."""
 
     id: str
     headers: Mapping[str, str]
@@ -63,7 +64,7 @@ class WireRequest:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """One request's share of a response frame, as the worker wrote it."""
+    """The part of a response frame for one request, as the worker wrote it."""
 
     request_id: str
     content_type: str
@@ -75,7 +76,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A response frame. A ``code`` other than 200 is every request's answer; the predictions are then not looked at."""
+    """A response frame. A ``code`` other than 200 applies to every request; the predictions are then ignored."""
 
     code: int
     message: str
@@ -84,16 +85,16 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one client gets.
+    """The answer that one client gets.
 
     Attributes:
-        request_id: the id the request travelled under.
+        request_id: the id of the request.
         status: the HTTP status.
         phrase: the reason phrase, often empty.
-        headers: the worker's headers, by name without regard to case; the frontend's own are left out.
-        content_type: the content type, empty when the worker set none.
+        headers: the headers of the worker, case-insensitive; without those of the frontend.
+        content_type: the content type; empty if the worker set none.
         body: the bytes of the body.
-        failed_whole_batch: the worker failed all requests of the batch at once, innocent ones too.
+        failed_whole_batch: whether the worker failed all requests of the batch at once, including valid ones.
     """
 
     request_id: str
@@ -111,14 +112,14 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """The body as UTF-8, with what is not UTF-8 replaced."""
+        """The body decoded as UTF-8, with invalid bytes replaced."""
         return self.body.decode("utf-8", "replace")
 
     def json(self) -> Any:
-        """The body, parsed as a strict client does (``NaN`` is no JSON).
+        """Parse the body like a strict client (``NaN`` is not JSON).
 
         Raises:
-            ValueError: the body is not JSON; the text shows how it starts.
+            ValueError: the body is not JSON; the message shows how it starts.
         """
         try:
             return orjson.loads(self.body)
@@ -127,7 +128,7 @@ class Answer:
 
 
 def encode_batch(requests: Iterable[WireRequest]) -> bytes:
-    """The frame of a batch (ModelRequestEncoder.encode)."""
+    """Encode the frame of a batch (ModelRequestEncoder.encode)."""
     frame = [b"I"]
     for request in requests:
         frame.append(_sized(request.id.encode()))
@@ -145,14 +146,14 @@ def _sized(value: bytes) -> bytes:
 
 
 def decode_response(frame: bytes | bytearray, *, max_response_size: int = MAX_RESPONSE_SIZE) -> Response:
-    """A worker's response frame (ModelResponseDecoder.decode).
+    """Decode the response frame of a worker (ModelResponseDecoder.decode).
 
     Args:
         frame: everything the worker wrote for one batch.
-        max_response_size: the server's limit in bytes; it holds for each body alone, not for their sum.
+        max_response_size: the limit of the server in bytes, for each body rather than their sum.
 
     Raises:
-        WorkerDied: a length over the limit, too few or too many bytes, text that is not UTF-8.
+        WorkerDied: a length exceeds the limit, there are too few or too many bytes, or text is not UTF-8.
     """
     reader = _Reader(frame, max_response_size)
     code = reader.number()
@@ -193,19 +194,19 @@ class _Reader:
     def bytes(self, what: str, length: int | None = None, *, limit: int | None = None) -> bytes:
         length = self.number() if length is None else length
         limit = self._limit if limit is None else limit
-        # A length past the end is no answer that is too long, even where Java would call it that.
+        # A length past the end means a broken frame rather than a long answer, even if Java reports the latter.
         if length < 0 or self._at + length > self._size:
             raise self._desynchronised(what)
         if length > limit:
             raise WorkerDied(
-                f"{what} has {length} bytes and TorchServe takes {limit}: it ends the worker and fails the batch; "
-                "answer with less, or raise max_response_size in config.properties"
+                f"{what} has {length} bytes, but TorchServe accepts {limit}: it kills the worker and fails the batch; "
+                "send a smaller answer, or increase max_response_size in config.properties"
             )
         self._at += length
         return bytes(self._frame[self._at - length : self._at])
 
     def text(self, what: str, length: int | None = None, *, limit: int | None = None) -> str:
-        # Java replaces what is not UTF-8; whatever it then shows is nothing that anyone sent.
+        # Java replaces invalid UTF-8, so what it shows is not what was sent.
         return self.bytes(what, length, limit=limit).decode("utf-8", "replace")
 
     def finish(self) -> None:
@@ -215,34 +216,34 @@ class _Reader:
     def _desynchronised(self, what: str) -> WorkerDied:
         return WorkerDied(
             f"the response frame is out of step at byte {self._at} of {len(self._frame)}, where {what} should be: "
-            "TorchServe ends the worker, at once or after the response timeout; "
-            "a reason phrase or content type that is not ASCII does this"
+            "TorchServe kills the worker, at once or after the response timeout; "
+            "a reason phrase or content type that is not ASCII causes this"
         )
 
 
 def read_answers(
     frames: Sequence[bytes | bytearray], ids: Sequence[str], *, max_response_size: int = MAX_RESPONSE_SIZE
 ) -> list[Answer]:
-    """What the clients of one batch get.
+    """Return the answers that the clients of one batch get.
 
     Args:
-        frames: the worker's response frames: one, or several where it streamed.
-        ids: the ids of the batch's requests, in the order the answers are wanted.
-        max_response_size: the server's limit in bytes.
+        frames: the response frames of the worker: one, or several for a stream.
+        ids: the ids of the requests, in the order of the returned answers.
+        max_response_size: the limit of the server in bytes.
 
     Raises:
-        WorkerDied: a frame the frontend refuses, an answer it cannot send, a request that was given none.
+        WorkerDied: the frontend rejects a frame, cannot send an answer, or a request has no answer.
     """
     answers: dict[str, Answer] = {}
     for frame in frames:
         response = decode_response(frame, max_response_size=max_response_size)
         for answer in _answers_of(response, ids):
             first = answers.get(answer.request_id)
-            # Of a stream's later frames only the body is sent on.
+            # Of the later frames of a stream, only the body is forwarded.
             answers[answer.request_id] = replace(first, body=first.body + answer.body) if first else answer
     missing = [name for name in ids if name not in answers]
     if missing:
-        raise WorkerDied(f"the worker answered {len(answers)} of {len(ids)} requests; the others wait for ever")
+        raise WorkerDied(f"the worker answered {len(answers)} of {len(ids)} requests; the others would wait forever")
     return [answers[name] for name in ids]
 
 
@@ -285,11 +286,11 @@ def _check(prediction: Prediction) -> None:
         elif not value.isprintable() and _BAD_VALUE.search(value):
             wrong = f"a line break or control character in the value of the header {name}"
     if wrong:
-        raise WorkerDied(f"TorchServe cannot send {wrong}; it ends the worker and fails the whole batch")
+        raise WorkerDied(f"TorchServe cannot send {wrong}; it kills the worker and fails the whole batch")
 
 
 def failed_batch(ids: Iterable[str], code: int, message: str) -> list[Answer]:
-    """The answers of a batch that failed as a whole (RestJob.sendError)."""
+    """Return the answers of a batch that failed as a whole (RestJob.sendError)."""
     status = 507 if code == 413 else code
     body = {"code": status, "type": "InternalServerException", "message": message}
     text = (json.dumps(body, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "replace")

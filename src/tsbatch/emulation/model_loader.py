@@ -151,10 +151,10 @@ def plan_of_class(
 
 
 def config_of(settings: Mapping[str, Any] | str | Path | None) -> dict[str, Any]:
-    """A whole model-config.yaml, from a mapping or from the file.
+    """Return a complete model-config.yaml from a mapping or a file.
 
     Raises:
-        LoadError: the file is missing, no YAML, or holds no mapping.
+        LoadError: the file is missing, is not YAML, or is not a mapping.
     """
     if settings is None:
         return {}
@@ -170,10 +170,10 @@ def config_of(settings: Mapping[str, Any] | str | Path | None) -> dict[str, Any]
 
 
 def load(plan: Plan, batch_size: int, gpu_id: int | None) -> Any:
-    """TorchServe's Service for ``plan``, its handler initialised. To be called in the model's folder.
+    """Return TorchServe's Service for ``plan`` with its handler initialised. Call it in the folder of the model.
 
     Raises:
-        LoadError: whatever would have ended the worker.
+        LoadError: anything that would kill the worker.
     """
     from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 
@@ -194,7 +194,7 @@ def _loader(plan: Plan) -> Any:
     from ts.model_loader import TsModelLoader
 
     class Loader(TsModelLoader):  # type: ignore[misc]  # ts has no types
-        """The worker's loader; gives the context what it would have read from files we do not write."""
+        """The loader of a worker; passes the content of files that are not written to the context."""
 
         def _get_class_entry_point(self, module: ModuleType) -> tuple[Any, Callable[[Any], None]]:
             entry_point, initialize = super()._get_class_entry_point(module)
@@ -211,7 +211,7 @@ def _loader(plan: Plan) -> Any:
 
 
 def _reason(error: BaseException) -> BaseException:
-    # After any ImportError in the handler's file TorchServe looks among its own handlers, and reports only that.
+    # After an ImportError in the handler file, TorchServe searches its own handlers and reports only that failure.
     missing = getattr(error, "name", None) or ""
     first = error.__context__
     own = isinstance(error, ModuleNotFoundError) and missing.startswith("ts.torch_handler.")
@@ -219,10 +219,10 @@ def _reason(error: BaseException) -> BaseException:
 
 
 class Connection:
-    """The socket between frontend and worker, as far as TorchServe's Python part uses it.
+    """The part of the socket between frontend and worker that TorchServe's Python code uses.
 
     Attributes:
-        sent: the frames the worker wrote, one for each ``sendall``.
+        sent: the frames that the worker wrote, one per ``sendall``.
     """
 
     def __init__(self, frame: bytes) -> None:
@@ -230,18 +230,18 @@ class Connection:
         self.sent: list[bytes] = []
 
     def recv(self, size: int) -> memoryview:
-        """The next ``size`` bytes of the frame."""
+        """Return the next ``size`` bytes of the frame."""
         data, self._frame = self._frame[:size], self._frame[size:]
         return data
 
     def sendall(self, frame: bytes | bytearray) -> None:
-        """Take one response frame."""
+        """Store one response frame."""
         self.sent.append(bytes(frame))
 
 
 @contextmanager
 def root_logger_as_it_is() -> Iterator[None]:
-    """Keep ``logging.info`` in TorchServe's code from installing a handler on the root logger for good."""
+    """Prevent ``logging.info`` in TorchServe's code from permanently installing a handler on the root logger."""
     root = logging.getLogger()
     stand_in = None if root.handlers else logging.lastResort
     if stand_in is not None:
@@ -255,9 +255,9 @@ def root_logger_as_it_is() -> Iterator[None]:
 
 @contextmanager
 def own_dimensions() -> Iterator[None]:
-    """Keep one model's name out of another's metrics.
+    """Keep the name of one model out of the metrics of another.
 
-    ``add_time`` and its siblings append to their own default argument, a list that the whole process shares
+    ``add_time`` and similar methods append to their mutable default argument, which the whole process shares
     (ts/metrics/metric_cache_abstract.py); a worker has only one model.
     """
     from ts.metrics.metric_cache_abstract import MetricCacheAbstract

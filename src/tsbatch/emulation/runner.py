@@ -1,12 +1,12 @@
-"""A handler without a server, through TorchServe's own loader, message reader, Service and Context.
+"""Run a handler without a server, through TorchServe's own loader, message reader, Service and Context.
 
 ::
 
     Call ─ wire ─ bytes ─ retrieve_msg ─ Service.predict ─ handle ─ bytes ─ wire ─ Answer
           (frontend)       └───────────── TorchServe's Python ──────┘     (frontend)
 
-What a test sees is what a client gets: the content types are decoded as in a worker, an exception fails the whole
-batch, and an answer the frontend cannot take raises :class:`tsbatch.emulation.frames.WorkerDied`.
+A test sees what a client would get: content types are decoded as in a worker, an exception fails the whole batch, and a
+response that the frontend cannot handle raises :class:`tsbatch.emulation.frames.WorkerDied`.
 Needs ``tsbatch[serve]``.
 """
 
@@ -46,19 +46,19 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_BATCH_SIZE", "Answer", "Call", "HandlerRunner", "Metric", "WorkerDied"]
 
 DEFAULT_BATCH_SIZE = 32
-"""The largest batch where neither the caller nor model-config.yaml says one."""
+"""The maximum batch size if neither the caller nor model-config.yaml sets one."""
 
 
 class HandlerRunner:
-    """One loaded handler. Made by :meth:`from_mar` or :meth:`from_class`; a context manager.
+    """A loaded handler, created by :meth:`from_mar` or :meth:`from_class`; a context manager.
 
-    While it works, the process is in the model's folder with the folder on ``sys.path``, as a worker is; before and
-    after, nothing of it shows. Runners may be used from several threads, and work one at a time.
+    While it works, the current directory is the folder of the model, which is also on ``sys.path``, as in a worker;
+    both are restored afterwards. Runners may be used from several threads and work one at a time.
 
     Attributes:
-        handler: the handler's instance (or function).
-        model_name: the name it was loaded under.
-        batch_size: the most requests TorchServe would hand over together.
+        handler: the instance (or function) of the handler.
+        model_name: the name under which it was loaded.
+        batch_size: the maximum number of requests in a batch.
     """
 
     def __init__(self, plan: Plan, *, batch_size: int | None, gpu_id: int | None, max_response_size: int) -> None:
@@ -70,7 +70,7 @@ class HandlerRunner:
         self._clean_up = ExitStack()
         with self._clean_up:
             if plan.temporary:
-                # Also when nobody closes the runner: by then it is garbage, or the process ends.
+                # Also if nobody closes the runner: when it is garbage-collected or the process exits.
                 self._clean_up.callback(weakref.finalize(self, shutil.rmtree, plan.folder, ignore_errors=True))
             if self.batch_size < 1:
                 raise ValueError(f"batch_size is {batch_size}; a batch has at least one request")
@@ -92,17 +92,17 @@ class HandlerRunner:
         metrics_config: Path | None = None,
         max_response_size: int = MAX_RESPONSE_SIZE,
     ) -> HandlerRunner:
-        """A runner of an archive, or of a folder that holds what an archive would.
+        """Load an archive, or a folder with the contents of an archive.
 
         Args:
-            path: the ``.mar``; it is unpacked into a private temporary folder. A folder is used where it lies.
-            batch_size: the most requests of a batch; None for the archive's own batchSize, or 32.
-            gpu_id: the GPU TorchServe would have assigned.
-            metrics_config: the server's metrics.yaml; None for the one of tsbatch.
-            max_response_size: the server's limit for one answer, in bytes.
+            path: the ``.mar``, which is unpacked into a private temporary folder; a folder is used in place.
+            batch_size: the maximum batch size; None for the batchSize of the archive, or 32.
+            gpu_id: the GPU that TorchServe would assign.
+            metrics_config: the metrics.yaml of the server; None for the one of tsbatch.
+            max_response_size: the limit of the server for one response, in bytes.
 
         Raises:
-            LoadError: the archive or the handler does not load; the line says why.
+            LoadError: the archive or the handler does not load; the message says why.
         """
         require_torchserve()
         path = Path(path).resolve()
@@ -112,7 +112,7 @@ class HandlerRunner:
             with temporary_folder_of(path) as folder:
                 plan = replace(plan_of_folder(folder, path, metrics_config), temporary=True)
         else:
-            raise LoadError(f"{path}: there is no such archive")
+            raise LoadError(f"{path}: no such archive")
         return cls(plan, batch_size=batch_size, gpu_id=gpu_id, max_response_size=max_response_size)
 
     @classmethod
@@ -130,22 +130,22 @@ class HandlerRunner:
         metrics_config: Path | None = None,
         max_response_size: int = MAX_RESPONSE_SIZE,
     ) -> HandlerRunner:
-        """A runner of a handler class; nothing is written into ``model_dir``.
+        """Load a handler class; nothing is written into ``model_dir``.
 
         Args:
             handler: the class.
-            model_dir: the folder with the model's files.
-            settings: the whole model-config.yaml, as a mapping or a path.
-            name: the model's name.
-            version: the model's version.
-            manifest: further entries of the manifest's ``model`` section, ``serializedFile`` for example.
+            model_dir: the folder with the files of the model.
+            settings: the complete model-config.yaml, as a mapping or a path.
+            name: the name of the model.
+            version: the version of the model.
+            manifest: additional entries of the manifest's ``model`` section, e.g. ``serializedFile``.
             batch_size: as in :meth:`from_mar`.
             gpu_id: as in :meth:`from_mar`.
             metrics_config: as in :meth:`from_mar`.
             max_response_size: as in :meth:`from_mar`.
 
         Raises:
-            LoadError: the folder is missing or the handler does not load; the line says why.
+            LoadError: the folder is missing or the handler does not load; the message says why.
         """
         require_torchserve()
         plan = plan_of_class(
@@ -166,62 +166,62 @@ class HandlerRunner:
         self.close()
 
     def close(self) -> None:
-        """Call the handler's ``close``, if it has one, and remove what was unpacked. Calling it again does nothing."""
+        """Call the ``close`` of the handler, if any, and remove unpacked files. A second call does nothing."""
         service, self._service = self._service, None
         if service is None:
             return
         with self._clean_up, self._place.entered():
             close = getattr(self.handler, "close", None)
             if callable(close):
-                # A handler of ours also asked to be closed at exit, which would keep it, and its model, until then.
+                # A BatchHandler registered itself for atexit, which would keep it and its model alive until then.
                 atexit.unregister(close)
                 close()
 
     def predict(self, requests: Iterable[Any]) -> list[Answer]:
-        """What the clients get when these requests arrive at the same moment.
+        """Return the answers to requests that arrive at the same time.
 
-        Up to ``batch_size`` of them travel in one batch; the rest in further ones, as on a server.
+        Up to ``batch_size`` of them form one batch; the rest form further batches, as on a server.
 
         Args:
-            requests: one or more of ``str`` (posted as text/plain), ``bytes`` (as application/octet-stream), any other
-                value (as JSON), or a :class:`Call`.
+            requests: each a ``str`` (sent as text/plain), ``bytes`` (as application/octet-stream), any other value (as
+                JSON), or a :class:`Call`.
 
         Returns:
-            One answer for each request, in order.
+            One answer per request, in order.
 
         Raises:
-            WorkerDied: the worker would have died of this batch.
+            WorkerDied: this batch would kill the worker.
             ValueError: there is no request.
         """
         return self._run([Call.of(request) for request in requests], {"explain": "False"})
 
     def predict_one(self, request: Any) -> Answer:
-        """What a lonely request gets."""
+        """Return the answer to a single request."""
         return self.predict([request])[0]
 
     def explain(self, requests: Iterable[Any]) -> list[Answer]:
-        """The same for ``/explanations``."""
+        """Return the answers of ``/explanations``."""
         return self._run([Call.of(request) for request in requests], {"explain": "True"})
 
     def describe(self) -> Answer:
-        """What the handler says to ``GET /models/NAME?customized=true``."""
+        """Return the answer to ``GET /models/NAME?customized=true``."""
         return self._run([None], {"describe": "True"})[0]
 
     @property
     def metrics(self) -> Sequence[Metric]:
-        """The metrics that the last predict, explain or describe emitted."""
+        """The metrics of the last predict, explain or describe."""
         return self._captured.metrics
 
     @property
     def dropped_metrics(self) -> Sequence[str]:
-        """Its metric lines that TorchServe would have dropped, a ``nan`` for example."""
+        """The metric lines of the last call that TorchServe would drop, e.g. a ``nan``."""
         return self._captured.dropped
 
     def _run(self, calls: Sequence[Call | None], added: Mapping[str, str]) -> list[Answer]:
         if self._service is None:
             raise RuntimeError("the runner is closed")
         if not calls:
-            raise ValueError("predict needs at least one request; TorchServe never hands over an empty batch")
+            raise ValueError("predict needs at least one request; TorchServe never sends an empty batch")
         answers = []
         with self._at_work():
             for start in range(0, len(calls), self.batch_size):
@@ -240,7 +240,7 @@ class HandlerRunner:
         try:
             connection.sendall(self._service.predict(batch))
         except (Exception, SystemExit) as error:
-            raise WorkerDied(f"the worker ended by {type(error).__name__}: {error}") from error
+            raise WorkerDied(f"the worker exited with {type(error).__name__}: {error}") from error
         return read_answers(connection.sent, ids, max_response_size=self._max_response_size)
 
     @contextmanager

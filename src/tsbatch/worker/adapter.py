@@ -1,7 +1,7 @@
-"""The adapter: TorchServe's rows and context to requests, replies to TorchServe's context.
+"""The adapter between TorchServe and the batch loop: rows and context to requests, replies to the context.
 
-The only file of the core that knows ``ts``; without it, a small stand-in is the base class. What TorchServe
-does with an answer, and what it dies of, decides most lines here: ts/service.py, ts/context.py and
+The only module of the core that imports ``ts``; without it, a small stand-in is the base class. Most lines here follow
+from what TorchServe does with a response and what kills its worker: ts/service.py, ts/context.py and
 ts/protocol/otf_message_handler.py of version 0.12.0.
 """
 
@@ -30,12 +30,12 @@ logger = logging.getLogger("tsbatch")
 metric_logger = logging.getLogger("ts.metrics.caching_metric")
 
 OBJECTS = 50_000
-"""After so many new ones Python looks for garbage in circles while a batch is worked on.
+"""Threshold of new objects for Python's cyclic garbage collection during a batch.
 
-After its usual 700 it would look several times through what the batch is made of, and all that goes when it is done.
+With the default of 700, Python would scan the objects of a batch several times, although all are released at its end.
 """
 READ_AHEAD = 65_536
-"""Bytes asked of the socket at once."""
+"""Bytes that are read from the socket at once."""
 UNITS = {"ms": "Milliseconds", "percent": "Percent"}
 """Names of units as ts/metrics/unit.py writes them."""
 
@@ -52,7 +52,7 @@ class Servable(Protocol):
 
 
 class StandInBase:
-    """What BatchHandler needs of TorchServe's BaseHandler, for scripts and engines without TorchServe."""
+    """The part of TorchServe's BaseHandler that BatchHandler needs, for environments without TorchServe."""
 
     def __init__(self) -> None:
         self.model: Any = None
@@ -63,15 +63,15 @@ class StandInBase:
 
 
 _COMPILERS = ("openvino.torch", "torch_tensorrt")
-"""What ts.torch_handler.base_handler imports where it can, for a ``torch.compile`` that its own initialize may do.
+"""Modules that ts.torch_handler.base_handler imports if available, for a ``torch.compile`` in its own initialize.
 
-It costs each worker seconds and more than 100 MB; torch finds these back ends by itself when they are asked for.
+They cost each worker seconds and more than 100 MB; torch finds these backends by itself when they are requested.
 """
 
 
 @contextmanager
 def _unavailable(modules: Sequence[str]) -> Iterator[None]:
-    """Importing these raises ImportError meanwhile, but for those that are there already."""
+    """Make the import of these modules raise ImportError, except for those that are already imported."""
     blocked = [name for name in modules if name not in sys.modules]
     sys.modules.update(dict.fromkeys(blocked))  # type: ignore[arg-type]  # None is how Python marks them
     try:
@@ -92,10 +92,10 @@ else:
 
 
 def model_context(context: Any) -> ModelContext:
-    """TorchServe's context at load time, as the core wants it.
+    """Convert TorchServe's context at load time to a ModelContext.
 
     Raises:
-        LoadError: model-config.yaml does not hold a mapping.
+        LoadError: model-config.yaml is not a mapping.
     """
     properties = context.system_properties
     config = getattr(context, "model_yaml_config", None) or {}
@@ -114,15 +114,15 @@ def model_context(context: Any) -> ModelContext:
 
 
 def read_ahead() -> None:
-    """Let this worker read its socket in large pieces.
+    """Let this worker read its socket in large chunks.
 
-    It reads every number and every text of a message by itself (ts/protocol/otf_message_handler.py), some 26 system
-    calls a request, and many a small model takes less time. Another TorchServe than 0.12 is left alone.
+    TorchServe reads every number and every text of a message separately (ts/protocol/otf_message_handler.py), about 26
+    system calls per request, which takes longer than many small models. Versions other than 0.12 are not changed.
     """
     import ts
     from ts.protocol import otf_message_handler as messages
 
-    original = messages._retrieve_buffer  # noqa: SLF001 - all reading goes through this one function
+    original = messages._retrieve_buffer  # noqa: SLF001 - all reads go through this function
     if ts.__version__.startswith("0.12.") and not hasattr(original, "reads_ahead"):
         messages._retrieve_buffer = _reading_ahead(original)  # noqa: SLF001
 
@@ -138,22 +138,22 @@ def _reading_ahead(original: Callable[[Any, int], bytearray]) -> Callable[[Any, 
             pieces: list[Any] = [data[place:]]
             missing = length - len(pieces[0])
             while missing > 0:
-                # Nothing more comes: the original ends the worker as it always does.
+                # End of stream: the original function ends the worker as usual.
                 pieces.append(connection.recv(max(missing, READ_AHEAD)) or original(connection, 1))
                 missing -= len(pieces[-1])
             data, place = b"".join(pieces), 0
         place += length
         return bytearray(data[place - length : place])
 
-    retrieve.reads_ahead = True  # type: ignore[attr-defined]  # marks it, so that it is not wrapped twice
+    retrieve.reads_ahead = True  # type: ignore[attr-defined]  # prevents wrapping it twice
     return retrieve
 
 
 def requests_from(rows: Sequence[Mapping[str, Any]], context: Any) -> list[Request]:
-    """TorchServe's rows as requests.
+    """Convert TorchServe's rows to requests.
 
-    Headers and the content types of the fields share one mapping there (``Service.retrieve_data_for_inference``):
-    the content types are the entries that are mappings themselves.
+    Headers and the content types of the fields share one mapping (``Service.retrieve_data_for_inference``): the content
+    types are the entries that are mappings.
     """
     now = time.time()
     requests = []
@@ -180,14 +180,14 @@ def requests_from(rows: Sequence[Mapping[str, Any]], context: Any) -> list[Reque
 
 
 def _kind(headers: Headers) -> Kind:
-    # Both are request headers that the frontend adds, and any client may send them: each request for itself.
+    # Request headers that the frontend adds; clients may send them too, so each request is checked separately.
     if headers.get("describe") == "True":
         return "describe"
     return "explain" if headers.get("explain") == "True" else "predict"
 
 
 class ContextSink:
-    """Writes replies into TorchServe's context, so that nothing it does with them can fail."""
+    """Writes replies into TorchServe's context in a form that cannot make TorchServe fail."""
 
     def __init__(self, context: Any, count: int) -> None:
         self._context = context
@@ -195,7 +195,7 @@ class ContextSink:
         self.missing = set(range(count))
 
     def send(self, index: int, reply: Reply) -> None:
-        """Take the reply of request ``index``: status, fixed ASCII phrase, ASCII headers, bytes."""
+        """Accept the reply to request ``index``: status, fixed ASCII phrase, ASCII headers, bytes."""
         self.bodies[index] = reply.body
         self.missing.discard(index)
         if reply.status != 200:
@@ -213,10 +213,10 @@ def _phrase(status: int) -> str:
 
 
 def serve_batch(handler: Servable, rows: Any, context: Any) -> list[bytes]:
-    """``handle``: answers for all rows, whatever happens.
+    """Answer all rows, whatever happens; the implementation of ``handle``.
 
-    TorchServe turns an exception, another type or another length into a 503 for the whole batch, and some answers
-    into the death of the worker; so this returns a list of bytes, always.
+    TorchServe turns an exception, another type or another length into a 503 for the whole batch, and some responses
+    kill the worker; so this always returns a list of bytes.
     """
     rows = rows if isinstance(rows, list) else []
     sink = ContextSink(context, len(rows))
@@ -244,10 +244,10 @@ def serve_batch(handler: Servable, rows: Any, context: Any) -> list[bytes]:
 
 
 def _end_streams(requests: Sequence[Request], context: Any) -> None:
-    """Say of each gRPC call that its first answer is its last.
+    """Mark the first response of each gRPC call as the last.
 
-    StreamPredictions reaches a worker like Predictions; without this header its answer is a null pointer in the
-    frontend, which ends the worker (GRPCJob.java). Only gRPC calls have no headers of their own.
+    StreamPredictions reaches a worker like Predictions; without this header, its response causes a null pointer in the
+    frontend, which kills the worker (GRPCJob.java). Only gRPC calls have no headers.
     """
     for request in requests:
         if not request.headers:
@@ -259,15 +259,15 @@ def _emit(handler: Servable, record: BatchRecord, context: Any) -> None:
         metrics = TorchServeMetrics(context.metrics)
         emit(record, metrics, everything=handler.settings.telemetry.metrics)
         metrics.write()
-    except Exception:  # figures are never worth an answer
+    except Exception:  # metrics must never cost a response
         logger.exception("the metrics of a batch could not be emitted")
 
 
 class TorchServeMetrics:
-    """A metric sink that writes the lines TorchServe's metric cache would (ts/metrics/caching_metric.py), all at once.
+    """A metric sink that writes the lines of TorchServe's metric cache (ts/metrics/caching_metric.py) all at once.
 
-    Line by line, each is a system call and wakes the frontend's reader, before the batch's answers may leave. It also
-    keeps clear of the cache's default arguments, in which the first model's name sticks (metric_cache_abstract.py).
+    Written one by one, each line is a system call that wakes the frontend's reader before the batch is answered. It
+    also avoids the cache's mutable default arguments, which keep the first model's name (metric_cache_abstract.py).
     """
 
     def __init__(self, cache: Any) -> None:
@@ -278,7 +278,7 @@ class TorchServeMetrics:
         self._lines: list[str] = []
 
     def count(self, name: str, value: float, dimensions: Mapping[str, str]) -> None:
-        """Add ``value`` to the counter ``name``, under the batch's first request id."""
+        """Add ``value`` to the counter ``name``, with the first request id of the batch."""
         own = "".join(f"{key}:{text}," for key, text in dimensions.items())
         self._add(f"{name}.Count:{value}|#{own}{self._dimensions}|#type:COUNTER", self._ids[:1])
 
@@ -291,5 +291,5 @@ class TorchServeMetrics:
         self._lines.append(f"[METRICS]{metric}|{self._place},{','.join(ids)}")
 
     def write(self) -> None:
-        """Write what was added, through the logger that TorchServe writes it with."""
+        """Write the lines through the logger that TorchServe uses."""
         metric_logger.info("\n".join(self._lines))

@@ -143,7 +143,7 @@ def test_the_status_of_a_failed_batch(code, status, phrase):
 
 def test_a_body_may_have_max_response_size_bytes_and_not_one_more():
     assert read_answers([respond([b"1234"])], ["id-0"], max_response_size=20)[0].body == b"1234"
-    with pytest.raises(WorkerDied, match=r"the body has 21 bytes and TorchServe takes 20.*max_response_size"):
+    with pytest.raises(WorkerDied, match=r"the body has 21 bytes, but TorchServe accepts 20.*max_response_size"):
         read_answers([respond([b"x" * 21])], ["id-0"], max_response_size=20)
 
 

@@ -69,7 +69,7 @@ class TextHandler(PretrainedHandler):
         """
         asked = self.settings.batching.mode
         if asked == "bucketed":
-            return Choice("bucketed", "asked for in model-config.yaml")
+            return Choice("bucketed", "set in model-config.yaml")
         if asked == "padded":
             return super().choose_batching()
         reason = self._pack()
