@@ -1,6 +1,6 @@
 """Audio classification for torch-model-archiver: ``--handler $(tsbatch handler-path audio-classification)``.
 
-TorchServe imports this file by its bare name and wants exactly one class defined in it; the code is in
+TorchServe imports this file by its name and requires exactly one class in it; the code is in
 tsbatch.tasks.audio_classification.
 """
 
@@ -10,4 +10,4 @@ from tsbatch.tasks.audio_classification import AudioClassificationHandler
 
 
 class AudioClassification(AudioClassificationHandler):
-    """The handler TorchServe starts."""
+    """The handler that TorchServe starts."""

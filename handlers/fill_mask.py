@@ -1,6 +1,6 @@
 """Fill mask for torch-model-archiver: ``--handler $(tsbatch handler-path fill-mask)``.
 
-TorchServe imports this file by its bare name and wants exactly one class defined in it; the code is in
+TorchServe imports this file by its name and requires exactly one class in it; the code is in
 tsbatch.tasks.fill_mask.
 """
 
@@ -10,4 +10,4 @@ from tsbatch.tasks.fill_mask import FillMaskHandler
 
 
 class FillMask(FillMaskHandler):
-    """The handler TorchServe starts."""
+    """The handler that TorchServe starts."""

@@ -1,6 +1,6 @@
 """Image segmentation for torch-model-archiver: ``--handler $(tsbatch handler-path image-segmentation)``.
 
-TorchServe imports this file by its bare name and wants exactly one class defined in it; the code is in
+TorchServe imports this file by its name and requires exactly one class in it; the code is in
 tsbatch.tasks.image_segmentation.
 """
 
@@ -10,4 +10,4 @@ from tsbatch.tasks.image_segmentation import ImageSegmentationHandler
 
 
 class ImageSegmentation(ImageSegmentationHandler):
-    """The handler TorchServe starts."""
+    """The handler that TorchServe starts."""

@@ -1,6 +1,6 @@
 """Object detection for torch-model-archiver: ``--handler $(tsbatch handler-path object-detection)``.
 
-TorchServe imports this file by its bare name and wants exactly one class defined in it; the code is in
+TorchServe imports this file by its name and requires exactly one class in it; the code is in
 tsbatch.tasks.object_detection.
 """
 
@@ -10,4 +10,4 @@ from tsbatch.tasks.object_detection import ObjectDetectionHandler
 
 
 class ObjectDetection(ObjectDetectionHandler):
-    """The handler TorchServe starts."""
+    """The handler that TorchServe starts."""

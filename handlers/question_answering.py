@@ -1,6 +1,6 @@
 """Question answering for torch-model-archiver: ``--handler $(tsbatch handler-path question-answering)``.
 
-TorchServe imports this file by its bare name and wants exactly one class defined in it; the code is in
+TorchServe imports this file by its name and requires exactly one class in it; the code is in
 tsbatch.tasks.question_answering.
 """
 
@@ -10,4 +10,4 @@ from tsbatch.tasks.question_answering import QuestionAnsweringHandler
 
 
 class QuestionAnswering(QuestionAnsweringHandler):
-    """The handler TorchServe starts."""
+    """The handler that TorchServe starts."""

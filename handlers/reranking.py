@@ -1,6 +1,6 @@
 """Reranking for torch-model-archiver: ``--handler $(tsbatch handler-path reranking)``.
 
-TorchServe imports this file by its bare name and wants exactly one class defined in it; the code is in
+TorchServe imports this file by its name and requires exactly one class in it; the code is in
 tsbatch.tasks.reranking.
 """
 
@@ -10,4 +10,4 @@ from tsbatch.tasks.reranking import RerankingHandler
 
 
 class Reranking(RerankingHandler):
-    """The handler TorchServe starts."""
+    """The handler that TorchServe starts."""

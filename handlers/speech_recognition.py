@@ -1,6 +1,6 @@
 """Speech recognition for torch-model-archiver: ``--handler $(tsbatch handler-path speech-recognition)``.
 
-TorchServe imports this file by its bare name and wants exactly one class defined in it; the code is in
+TorchServe imports this file by its name and requires exactly one class in it; the code is in
 tsbatch.tasks.speech_recognition.
 """
 
@@ -10,4 +10,4 @@ from tsbatch.tasks.speech_recognition import SpeechRecognitionHandler
 
 
 class SpeechRecognition(SpeechRecognitionHandler):
-    """The handler TorchServe starts."""
+    """The handler that TorchServe starts."""

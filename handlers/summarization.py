@@ -1,6 +1,6 @@
 """Summarization for torch-model-archiver: ``--handler $(tsbatch handler-path summarization)``.
 
-TorchServe imports this file by its bare name and wants exactly one class defined in it; the code is in
+TorchServe imports this file by its name and requires exactly one class in it; the code is in
 tsbatch.tasks.summarization.
 """
 
@@ -10,4 +10,4 @@ from tsbatch.tasks.summarization import SummarizationHandler
 
 
 class Summarization(SummarizationHandler):
-    """The handler TorchServe starts."""
+    """The handler that TorchServe starts."""

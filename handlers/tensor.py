@@ -1,6 +1,6 @@
 """Tensor for torch-model-archiver: ``--handler $(tsbatch handler-path tensor)``.
 
-TorchServe imports this file by its bare name and wants exactly one class defined in it; the code is in
+TorchServe imports this file by its name and requires exactly one class in it; the code is in
 tsbatch.tasks.tensor.
 """
 
@@ -10,4 +10,4 @@ from tsbatch.tasks.tensor import TensorHandler
 
 
 class Tensor(TensorHandler):
-    """The handler TorchServe starts."""
+    """The handler that TorchServe starts."""

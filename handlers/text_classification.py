@@ -1,6 +1,6 @@
 """Text classification for torch-model-archiver: ``--handler $(tsbatch handler-path text-classification)``.
 
-TorchServe imports this file by its bare name and wants exactly one class defined in it; the code is in
+TorchServe imports this file by its name and requires exactly one class in it; the code is in
 tsbatch.tasks.text_classification.
 """
 
@@ -10,4 +10,4 @@ from tsbatch.tasks.text_classification import TextClassificationHandler
 
 
 class TextClassification(TextClassificationHandler):
-    """The handler TorchServe starts."""
+    """The handler that TorchServe starts."""

@@ -1,6 +1,6 @@
 """Text embedding for torch-model-archiver: ``--handler $(tsbatch handler-path text-embedding)``.
 
-TorchServe imports this file by its bare name and wants exactly one class defined in it; the code is in
+TorchServe imports this file by its name and requires exactly one class in it; the code is in
 tsbatch.tasks.text_embedding.
 """
 
@@ -10,4 +10,4 @@ from tsbatch.tasks.text_embedding import TextEmbeddingHandler
 
 
 class TextEmbedding(TextEmbeddingHandler):
-    """The handler TorchServe starts."""
+    """The handler that TorchServe starts."""

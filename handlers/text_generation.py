@@ -1,6 +1,6 @@
 """Text generation for torch-model-archiver: ``--handler $(tsbatch handler-path text-generation)``.
 
-TorchServe imports this file by its bare name and wants exactly one class defined in it; the code is in
+TorchServe imports this file by its name and requires exactly one class in it; the code is in
 tsbatch.tasks.text_generation.
 """
 
@@ -10,4 +10,4 @@ from tsbatch.tasks.text_generation import TextGenerationHandler
 
 
 class TextGeneration(TextGenerationHandler):
-    """The handler TorchServe starts."""
+    """The handler that TorchServe starts."""

@@ -1,6 +1,6 @@
 """Token classification for torch-model-archiver: ``--handler $(tsbatch handler-path token-classification)``.
 
-TorchServe imports this file by its bare name and wants exactly one class defined in it; the code is in
+TorchServe imports this file by its name and requires exactly one class in it; the code is in
 tsbatch.tasks.token_classification.
 """
 
@@ -10,4 +10,4 @@ from tsbatch.tasks.token_classification import TokenClassificationHandler
 
 
 class TokenClassification(TokenClassificationHandler):
-    """The handler TorchServe starts."""
+    """The handler that TorchServe starts."""

@@ -1,6 +1,6 @@
 """Translation for torch-model-archiver: ``--handler $(tsbatch handler-path translation)``.
 
-TorchServe imports this file by its bare name and wants exactly one class defined in it; the code is in
+TorchServe imports this file by its name and requires exactly one class in it; the code is in
 tsbatch.tasks.translation.
 """
 
@@ -10,4 +10,4 @@ from tsbatch.tasks.translation import TranslationHandler
 
 
 class Translation(TranslationHandler):
-    """The handler TorchServe starts."""
+    """The handler that TorchServe starts."""

@@ -1,6 +1,6 @@
 """Zero-shot classification for torch-model-archiver: ``--handler $(tsbatch handler-path zero-shot-classification)``.
 
-TorchServe imports this file by its bare name and wants exactly one class defined in it; the code is in
+TorchServe imports this file by its name and requires exactly one class in it; the code is in
 tsbatch.tasks.zero_shot_classification.
 """
 
@@ -10,4 +10,4 @@ from tsbatch.tasks.zero_shot_classification import ZeroShotClassificationHandler
 
 
 class ZeroShotClassification(ZeroShotClassificationHandler):
-    """The handler TorchServe starts."""
+    """The handler that TorchServe starts."""

@@ -66,7 +66,9 @@ class Cutting:
                 raise PayloadTooLarge(message, expected="a shorter sound, or windows (chunk_length_s)")
             return [Span(0, samples)]
         left, right = self.strides or (self.window / 6, self.window / 6)
-        length, left, right = (self._aligned(seconds, rate) for seconds in (self.window, left, right))
+        length, left, right = (
+            round(seconds * rate / self.align) * self.align for seconds in (self.window, left, right)
+        )
         step = length - left - right
         if self.window > self.longest or step <= 0:
             strides = f"strides of {left / rate:g} and {right / rate:g} s"
@@ -81,6 +83,3 @@ class Cutting:
             for start in range(0, count * step, step)
         ]
         return [span for span in spans if span.stop - span.start > max(span.left, self.shortest - 1)]
-
-    def _aligned(self, seconds: float, rate: int) -> int:
-        return round(seconds * rate / self.align) * self.align

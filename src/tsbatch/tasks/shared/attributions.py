@@ -179,8 +179,8 @@ def explain_inputs(
 
     Args:
         forward: see :func:`integrated_gradients`, as are ``inputs``, ``baselines`` and ``context``.
-        inputs: one a item.
-        baselines: one a item.
+        inputs: one an item.
+        baselines: one an item.
         items: the items, whose parameters tell which class to explain.
         names: the names of the classes.
         context: further arguments of ``forward``.

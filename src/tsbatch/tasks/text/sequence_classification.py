@@ -54,7 +54,7 @@ PAIR_CHARACTERS: Final = 10_000_000
 
 
 def check_pairs(characters: int) -> None:
-    """Refuse a small request that causes very much work.
+    """Refuse a small request that causes too much work.
 
     Args:
         characters: the characters of all its pairs together.

@@ -62,7 +62,7 @@ class WindowHandler(TextHandler):
         tokenizer = super().load_tokenizer()
         if not tokenizer.is_fast:
             raise LoadError(
-                f"the tokenizer, a {type(tokenizer).__name__}, does not know which characters a token stands for, and "
+                f"the tokenizer, a {type(tokenizer).__name__}, does not know the character offsets of its tokens, and "
                 f"{self.task} needs that; save a fast tokenizer (tokenizer.json) into the model folder"
             )
         return tokenizer
@@ -121,9 +121,9 @@ def _cut_error(whole: Window, cut: Cut, text: int) -> RequestError | None:
     room = cut.max_length - (len(whole) - tokens)
     stride = cut.stride or 0
     if room <= stride:
-        beside = f"{len(whole) - tokens} tokens are special ones" + (" or the question's" if text else "")
+        reason = f"{len(whole) - tokens} tokens are special ones" + (" or the question's" if text else "")
         return Unprocessable(
-            f"windows of {cut.max_length} tokens that share {stride} cannot be cut: {beside}",
+            f"windows of {cut.max_length} tokens that share {stride} cannot be cut: {reason}",
             expected=f"a stride under {room}" if room > 0 else "longer windows" + (", or a shorter question" * text),
         )
     count = -(-(tokens - stride) // (room - stride))
