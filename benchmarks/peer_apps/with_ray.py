@@ -37,7 +37,7 @@ def stay_on_this_machine() -> None:
     if os.environ.get("RAY_SERVE_ENABLE_HA_PROXY") == "1":
         from tsbatch.ray import haproxy
 
-        haproxy.keep_here(Path(os.environ[haproxy.CONFIG]).parent)
+        haproxy.restrict_to_loopback(Path(os.environ[haproxy.CONFIG]).parent)
 
     listen = replica.add_port_to_grpc_server
     replica.add_port_to_grpc_server = lambda server, _: listen(server, "127.0.0.1:0")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -65,7 +66,7 @@ def deploy(
     """Deploy an archive; it replaces an application of the same name without losing a request."""
     _require_ray()
     from tsbatch.ray.archive_cache import describe
-    from tsbatch.ray.deploy.applications import Http
+    from tsbatch.ray.deploy.applications import HttpOptions
     from tsbatch.ray.deploy.applications import deploy as deploy_on
     from tsbatch.ray.deploy.cluster import connected
     from tsbatch.ray.deployment_options import ray_settings
@@ -89,7 +90,9 @@ def deploy(
         )
         tell("connecting to Ray")
         with connected(address, start_here=here, haproxy=haproxy) as cluster:
-            found = deploy_on(source, settings, route=route, http=Http(host, port), tell=tell, surge=surge)
+            found = deploy_on(
+                source, settings, route=route, http=HttpOptions(host, port), on_progress=tell, surge=surge
+            )
     _show(found, cluster, json=json)
 
 
@@ -160,7 +163,7 @@ def _show(found: Deployed, cluster: Cluster, *, json: bool) -> None:
     if json:
         about: dict[str, Any] = {"name": found.name, "version": found.version, "url": found.url}
         about |= {"address": cluster.address, "started_ray": cluster.started}
-        about |= {"settings": found.settings.to_json(), "remarks": list(found.remarks)}
+        about |= {"settings": asdict(found.settings), "remarks": list(found.remarks)}
         console.emit_json({"schema": SCHEMA, **about})
         return
     if cluster.started:

@@ -1,11 +1,11 @@
-"""The same archive on Ray Serve: each replica opens it and answers through the handler's own loop.
+"""Serve an archive on Ray Serve: each replica loads it and answers through the handler's own loop.
 
 ::
 
-    HTTP ─ Ray's proxy ─ replica: routes → reading → Ray's batching → batches ─ handler.run_batch ─ reply
+    HTTP ─ Ray's proxy ─ replica: routes → http_requests → Ray's batching → batches ─ handler.run_batch ─ reply
 
-``tsbatch ray deploy`` does it from the command line; :func:`deployment` is for applications written in Python.
-Needs the extra ``tsbatch[ray]``. docs/ray.md says how each setting maps.
+``tsbatch ray deploy`` deploys from the command line; :func:`deployment` is for applications written in Python.
+Requires the extra ``tsbatch[ray]``. docs/ray.md has the mapping of the settings.
 """
 
 from __future__ import annotations

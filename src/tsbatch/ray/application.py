@@ -23,26 +23,26 @@ def deployment(
     surge: int = 100,
     **options: Any,
 ) -> Any:
-    """The archive as a Ray Serve application: for ``ray.serve.run``, or to bind into another deployment.
+    """Return the archive as a Ray Serve application, for ``ray.serve.run`` or to bind into another deployment.
 
     Args:
         mar: the archive: a path, ``file://``, ``http(s)://``, or what smart_open reads (``s3://``, ``gs://``).
-        name: the name it is served under; the archive's own when left out.
-        replicas: how many; ``minWorkers`` of model-config.yaml when left out.
-        autoscale: the fewest and the most, in place of ``replicas``.
-        cpus: cores that each replica reserves, and its torch threads; ``tsbatch.threads``, or 1.
-        gpus: GPUs that each replica reserves, also a part of one; 1 where model-config.yaml asks for a GPU.
-        batch_size: requests in a batch, at most; ``batchSize`` when left out.
-        max_batch_delay: ms to wait for a batch to fill; ``maxBatchDelay`` when left out.
-        queue_size: requests that wait at each proxy, at most; ``jobQueueSize`` when left out.
-        surge: percent of the replicas that an update starts before it ends the old ones.
-        options: further arguments of ``ray.serve.deployment``; they win.
+        name: the name to serve it under; by default the archive's own.
+        replicas: the number of replicas; by default ``minWorkers`` of model-config.yaml.
+        autoscale: the minimum and maximum number of replicas, instead of ``replicas``.
+        cpus: cores that each replica reserves, and its torch threads; by default ``tsbatch.threads``, or 1.
+        gpus: GPUs that each replica reserves, possibly a fraction; by default 1 if model-config.yaml asks for a GPU.
+        batch_size: maximum requests in a batch; by default ``batchSize``.
+        max_batch_delay: milliseconds to wait for a batch to fill; by default ``maxBatchDelay``.
+        queue_size: maximum requests that wait at each proxy; by default ``jobQueueSize``.
+        surge: percentage of the replicas that an update starts before it stops the old ones.
+        options: further arguments of ``ray.serve.deployment``; they take precedence.
 
     Returns:
         A ``ray.serve.Application``.
 
     Raises:
-        UsageError: the archive cannot be read or is not as it was packed, or a setting cannot be.
+        UsageError: the archive cannot be read or differs from what was packed, or a setting is invalid.
     """
     source = describe(mar)
     settings = ray_settings(
@@ -61,7 +61,7 @@ def deployment(
 
 
 def application(source: Source, settings: RaySettings, options: dict[str, Any] | None = None) -> Any:
-    """The application of a described archive."""
+    """Return the application of a described archive."""
     from ray import serve
 
     from tsbatch.ray.replica import ReplicaApp

@@ -1,9 +1,8 @@
-"""Where an archive comes from, and the folder of a node that its replicas share.
+"""Fetch an archive and verify it.
 
-An archive is named by a path or an address. It is described once, where it is deployed from; each replica then takes
-the very same bytes (SHA-256), compares every file with the hashes that were packed
-(:mod:`tsbatch.archive.verification`), and works in a folder that all replicas of the node share, so that they
-share the weights in the page cache too.
+A path or a URL names the archive. It is described once, where it is deployed from. Each replica then verifies that it
+gets the same bytes (SHA-256), compares every file with the archive's hashes (:mod:`tsbatch.archive.verification`), and
+works in a folder that all replicas of the node share, so that they also share the weights in the page cache.
 """
 
 from __future__ import annotations
@@ -30,22 +29,22 @@ from tsbatch.emulation.worker_environment import unpack
 from tsbatch.errors import LoadError, UsageError
 
 SCHEMES = ("http", "https", "s3", "gs", "gcs", "azure", "abfs", "abfss")
-"""Addresses that are read through smart_open, which Ray Serve brings; clouds need their own package beside it."""
-TOLD = 3
-"""Findings that a message repeats."""
-SECONDS_OF_SILENCE = 60
-"""After which a web server that sends nothing is given up."""
+"""URL schemes read through smart_open, which Ray Serve includes; clouds need an additional package."""
+MAX_FINDINGS = 3
+"""Findings in a message."""
+HTTP_TIMEOUT = 60
+"""Seconds to wait for a web server that sends nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """An archive that replicas are to open.
+    """A described archive for replicas to load.
 
     Attributes:
-        uri: a path, ``file://`` or an address.
-        sha256: of the whole archive; empty for a folder, of which only the files' own hashes are compared.
-        name, version: of the model, from the manifest.
-        config: the whole model-config.yaml, or however the manifest calls it.
+        uri: a path, ``file://`` or another URL.
+        sha256: the archive's hash; empty for a folder, for which only the hashes of its files are compared.
+        name, version: the model's name and version in the manifest.
+        config: the complete model-config.yaml (the manifest may give the file another name).
         manifest: the ``model`` section of MAR-INF/MANIFEST.json.
     """
 
@@ -63,15 +62,15 @@ class Source:
 
     @property
     def shown(self) -> str:
-        """As messages name it."""
+        """Its name in messages."""
         return _shown(self.uri)
 
 
 def describe(uri: str | Path) -> Source:
-    """Read an archive once from begin to end: what it is, and what its replicas must find.
+    """Read an archive once and describe it, so that replicas can verify theirs.
 
     Raises:
-        UsageError: it is not there, cannot be fetched, is none, or does not hold what was packed.
+        UsageError: it does not exist, cannot be fetched, is not an archive, or differs from what was packed.
     """
     uri = _absolute(str(uri))
     shown = _shown(uri)
@@ -81,11 +80,13 @@ def describe(uri: str | Path) -> Source:
         except UsageError as error:
             raise UsageError(str(error).replace(str(path), shown)) from None
         if wrong := _differences(found):
-            more = f" and {len(wrong) - TOLD} more" if len(wrong) > TOLD else ""
-            raise UsageError(f"{shown}: not as it was packed: {'; '.join(map(str, wrong[:TOLD]))}{more}")
+            more = f" and {len(wrong) - MAX_FINDINGS} more" if len(wrong) > MAX_FINDINGS else ""
+            raise UsageError(
+                f"{shown}: differs from what was packed: {'; '.join(map(str, wrong[:MAX_FINDINGS]))}{more}"
+            )
         model = manifest_of(found).get("model")
         if not isinstance(model, dict) or not model.get("handler"):
-            raise UsageError(f"{shown}: its MAR-INF/MANIFEST.json names no handler; pack it with tsbatch package")
+            raise UsageError(f"{shown}: its MAR-INF/MANIFEST.json names no handler; use tsbatch package")
         return Source(
             uri=uri,
             sha256="" if path.is_dir() else sha256(path),
@@ -97,33 +98,33 @@ def describe(uri: str | Path) -> Source:
 
 
 def _config(found: ScannedArchive, model: Mapping[str, Any], shown: str) -> dict[str, Any]:
-    """What TorchServe would read: the YAML that the manifest names, and no other."""
+    """Read the settings as TorchServe does: only from the YAML that the manifest names."""
     name = model.get("configFile")
     if not name:
         return {}
     if name not in found.texts:
-        raise UsageError(f"{shown}: its manifest names the settings {name}, which are not in it; pack it again")
+        raise UsageError(f"{shown}: its manifest names the settings file {name}, which is missing; rebuild it")
     try:
         value = yaml.safe_load(found.texts[name])
     except (yaml.YAMLError, ValueError) as error:
         raise UsageError(f"{shown}: {name} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(value, dict):
-        raise UsageError(f"{shown}: {name} holds no settings; expected lines of 'key: value'")
+        raise UsageError(f"{shown}: {name} contains no settings; expected lines of 'key: value'")
     return value
 
 
 def unpack_verified(source: Source, folder: Path) -> None:
-    """Unpack the archive into ``folder``, after comparing it with its description.
+    """Unpack the archive into ``folder`` after comparing it with its description.
 
     Raises:
-        LoadError: it is not there, or is not what was deployed.
+        LoadError: it does not exist, or is not what was deployed.
     """
     try:
         with fetched(source.uri) as path:
             if (found := sha256(path)) != source.sha256:
                 raise LoadError(
-                    f"{source.shown}: its SHA-256 on {socket.gethostname()} is {found[:12]}…, and what was deployed has"
-                    f" {source.sha256[:12]}…: it has changed; deploy it again, or put the old one back"
+                    f"{source.shown}: its SHA-256 on {socket.gethostname()} is {found[:12]}…, but the deployed archive"
+                    f" has {source.sha256[:12]}…: it has changed; deploy it again, or restore the old archive"
                 )
             unpack(path, folder)
     except UsageError as error:
@@ -132,42 +133,42 @@ def unpack_verified(source: Source, folder: Path) -> None:
 
 
 def verify_folder(source: Source) -> Path:
-    """The folder that is served where it lies, after comparing its files with the hashes that were packed.
+    """Return the folder of an archive that is a folder, after comparing its files with the archive's hashes.
 
     Raises:
-        LoadError: it is not there, or not as it was packed.
+        LoadError: it does not exist, or differs from what was packed.
     """
     folder = _path_of(source.uri)
     if not folder.is_dir():
-        raise LoadError(f"{folder}: no such folder on the node {socket.gethostname()}; all nodes need it")
+        raise LoadError(f"{folder}: no such folder on the node {socket.gethostname()}; every node needs it")
     _compare(source, folder)
     return folder
 
 
 def _compare(source: Source, folder: Path) -> None:
-    """Every file as it lies there now: what was unpacked is what is loaded."""
+    """Compare every file of a folder with the archive's hashes."""
     if wrong := _differences(scan(folder)):
-        raise LoadError(f"{source.shown}: in {folder} it is not as it was packed: {wrong[0]}")
+        raise LoadError(f"{source.shown}: in {folder} it differs from what was packed: {wrong[0]}")
 
 
 def _differences(found: ScannedArchive) -> list[Finding]:
-    """What is not as it was packed; torch-model-archiver notes no hashes, so that its archives have only their own."""
+    """Return the differences from what was packed; archives of torch-model-archiver have no hashes to compare."""
     return [finding for finding in verify(found) if HASHES_NAME in found.files or finding.what != "no hashes"]
 
 
 @contextmanager
 def fetched(uri: str) -> Iterator[Path]:
-    """The archive as a file of this machine, for as long as the block lasts.
+    """Yield the archive as a local file, which exists until the block ends.
 
     Raises:
-        UsageError: it is not there, or the address cannot be read.
+        UsageError: it does not exist, or the URL cannot be read.
     """
     scheme = _split(uri).scheme
     if scheme in ("", "file"):
         path = _path_of(uri)
         if not path.exists():
             raise UsageError(
-                f"{uri}: no such archive here; a cluster's nodes all need it: a shared file system, or an address"
+                f"{uri}: no such archive here; every node of a cluster needs it: use a shared file system or a URL"
             )
         yield path
         return
@@ -177,7 +178,7 @@ def fetched(uri: str) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="tsbatch-fetch-") as folder:
         path = Path(folder, "model.tar.gz")
         _download(uri, path)
-        # An address need not end as a file would.
+        # A URL need not end in the suffix of the format.
         yield path.rename(path.with_name("model.mar")) if zipfile.is_zipfile(path) else path
 
 
@@ -185,11 +186,11 @@ def _download(uri: str, path: Path) -> None:
     from smart_open import open as open_any
 
     parts = _split(uri)
-    options = {"timeout": SECONDS_OF_SILENCE} if parts.scheme.startswith("http") else {}
+    options = {"timeout": HTTP_TIMEOUT} if parts.scheme.startswith("http") else {}
     try:
         with open_any(uri, "rb", transport_params=options) as source, path.open("wb") as sink:
             shutil.copyfileobj(source, sink, CHUNK)
-    except Exception as error:  # whatever the cloud's own client raises
+    except Exception as error:  # the clouds' clients raise anything
         reason = " ".join(str(error).split())
         for secret in filter(None, (parts.query, parts.password)):
             reason = reason.replace(secret, "…")
@@ -197,16 +198,16 @@ def _download(uri: str, path: Path) -> None:
 
 
 def _absolute(uri: str) -> str:
-    """A path as it is meant from everywhere on this machine; addresses as they are."""
+    """Make a path absolute; leave a URL unchanged."""
     return uri if _split(uri).scheme else str(Path(uri).resolve())
 
 
 def _split(uri: str) -> SplitResult:
-    """The parts of an address; a path is all path, and so is one with a drive's letter."""
+    """Split a URL into its parts; a path, also one with a drive letter, is all path."""
     try:
         parts = urlsplit(uri)
     except ValueError as error:
-        raise UsageError(f"{uri}: neither a path nor an address: {error}") from None
+        raise UsageError(f"{uri}: neither a path nor a URL: {error}") from None
     return parts if len(parts.scheme) > 1 else SplitResult("", "", uri, "", "")
 
 
@@ -216,12 +217,12 @@ def _path_of(uri: str) -> Path:
 
 
 def _shown(uri: str) -> str:
-    """An address without what may be secret in it: a password, or the signature of a signed one."""
+    """Return a URL without its secrets: a password, or a signature."""
     parts = _split(uri)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")) if parts.netloc else uri
 
 
 def key_of(source: Source) -> str:
-    """What the node's folder of this archive is called."""
+    """Return the name of the node's folder for this archive."""
     facts = json.dumps([source.sha256, source.uri if not source.sha256 else ""])
     return hashlib.sha256(facts.encode()).hexdigest()[:16]

@@ -1,8 +1,8 @@
-"""From Ray's batching to the handler's loop: one batch at a time, in a thread beside the event loop.
+"""Pass requests from Ray's batching to the handler's loop, one batch at a time, in a separate thread.
 
-Ray gathers (``@serve.batch``): a batch is full, or its delay is over. But Ray does not wait for a free handler: while
-one batch is computed it goes on closing batches after each delay, however few requests are in them, and they queue.
-So what Ray has gathered is put in line here, and the handler takes as many as a batch can hold whenever it is free.
+Ray (``@serve.batch``) closes a batch when it is full or its delay is over. But Ray does not wait for a free handler:
+while one batch is computed, it keeps closing batches after each delay, however few requests they have, and they queue
+up. So this module queues the requests that Ray has gathered, and the handler takes a full batch whenever it is free.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ logger = logging.getLogger("tsbatch")
 
 
 class DeadlineExceeded(HandlerError):
-    """504: the request's own deadline had passed before its batch was handed over; nothing was computed for it."""
+    """504: the request's own deadline passed before its batch started; nothing was computed for it."""
 
     status = 504
     code = "deadline_exceeded"
@@ -44,7 +44,7 @@ class BatchOverdue(HandlerError):
 
 
 class ReplicaEnding(HandlerError):
-    """503: this replica will not answer any more; another one will."""
+    """503: this replica no longer answers; another one will."""
 
     status = 503
     code = "replica_ending"
@@ -52,13 +52,13 @@ class ReplicaEnding(HandlerError):
 
 
 @dataclass(slots=True, eq=False)
-class Ticket:
-    """A request in line.
+class QueuedRequest:
+    """A request in the queue.
 
     Attributes:
         request: the request.
-        reply: will be its answer.
-        deadline: seconds since the epoch after which nobody wants it; None for never.
+        reply: its future answer.
+        deadline: seconds since the epoch after which the client does not want an answer; None for no deadline.
     """
 
     request: Request
@@ -68,112 +68,113 @@ class Ticket:
 
 @dataclass(eq=False)
 class Batches:
-    """The line of a replica, and who works it off. To be used from one event loop.
+    """The queue of a replica, and the task that processes it. For use from one event loop.
 
     Attributes:
-        handler: loaded.
-        thread: where it was loaded, and computes.
+        handler: the loaded handler.
+        thread: the thread in which it was loaded and computes.
         settings: how large a batch is, and how long it may take.
-        metrics: where the figures go.
-        gather: Ray's batching around :meth:`line_up`; takes one ticket.
+        metrics: takes the metrics.
+        gather: Ray's batching around :meth:`enqueue`; takes one request.
+        overdue: whether a batch took longer than responseTimeout.
     """
 
     handler: BatchHandler
     thread: Executor
     settings: RaySettings
     metrics: MetricSink
-    gather: Callable[[Ticket], Any] = field(init=False)
+    gather: Callable[[QueuedRequest], Any] = field(init=False)
     overdue: bool = False
-    _line: deque[Ticket] = field(default_factory=deque)
+    _queue: deque[QueuedRequest] = field(default_factory=deque)
     _worker: asyncio.Task[None] | None = None
 
     async def answer(self, request: Request, deadline: float | None = None) -> Reply:
-        """The answer to one request, whatever happens to its batch."""
+        """Return the answer to one request, whatever happens to its batch."""
         if self.overdue:
-            return self._refused(request, ReplicaEnding("a batch has hung in this replica, which is being replaced"))
-        ticket = Ticket(request, asyncio.get_running_loop().create_future(), deadline)
-        await self.gather(ticket)
-        return await ticket.reply
+            return self._error_reply(request, ReplicaEnding("a batch hangs in this replica, which is being replaced"))
+        queued = QueuedRequest(request, asyncio.get_running_loop().create_future(), deadline)
+        await self.gather(queued)
+        return await queued.reply
 
-    async def line_up(self, tickets: Sequence[Ticket]) -> Sequence[None]:
-        """What Ray calls with the tickets that it has gathered."""
-        self._line.extend(tickets)
+    async def enqueue(self, requests: Sequence[QueuedRequest]) -> Sequence[None]:
+        """Add requests to the queue; called by Ray with those that it has gathered."""
+        self._queue.extend(requests)
         if self.overdue:
-            self._dismiss()
+            self._refuse_all()
         elif self._worker is None or self._worker.done():
-            self._worker = asyncio.get_running_loop().create_task(self._work_off())
-        return [None] * len(tickets)
+            self._worker = asyncio.get_running_loop().create_task(self._process())
+        return [None] * len(requests)
 
-    async def _work_off(self) -> None:
-        while self._line:
+    async def _process(self) -> None:
+        while self._queue:
             batch = self._next_batch()
             if batch:
                 await self._run(batch)
 
-    def _next_batch(self) -> list[Ticket]:
-        """The next requests that somebody still waits for; those past their deadline are answered."""
-        batch: list[Ticket] = []
+    def _next_batch(self) -> list[QueuedRequest]:
+        """Take the next requests that clients still wait for; answer those past their deadline."""
+        batch: list[QueuedRequest] = []
         now = time.time()
-        while self._line and len(batch) < self.settings.batch_size:
-            ticket = self._line.popleft()
-            if ticket.reply.cancelled():
-                continue  # the client has gone
-            if ticket.deadline is not None and ticket.deadline < now:
-                late = DeadlineExceeded(f"the request's deadline passed {now - ticket.deadline:.3f} s before its turn")
-                self._finish(ticket, self._refused(ticket.request, late))
+        while self._queue and len(batch) < self.settings.batch_size:
+            queued = self._queue.popleft()
+            if queued.reply.cancelled():
+                continue  # the client has disconnected
+            if queued.deadline is not None and queued.deadline < now:
+                late = DeadlineExceeded(f"the request's deadline passed {now - queued.deadline:.3f} s before its turn")
+                self._finish(queued, self._error_reply(queued.request, late))
             else:
-                batch.append(ticket)
+                batch.append(queued)
         return batch
 
-    async def _run(self, batch: list[Ticket]) -> None:
-        requests = [ticket.request for ticket in batch]
+    async def _run(self, batch: list[QueuedRequest]) -> None:
+        requests = [queued.request for queued in batch]
         for index, request in enumerate(requests):
             request.index = index
         working = asyncio.get_running_loop().run_in_executor(self.thread, self._compute, requests)
         done, _ = await asyncio.wait([working], timeout=self.settings.response_timeout)
         if not done:
-            self._give_up(batch)
+            self._mark_overdue(batch)
             return
         replies, record = working.result()
-        for ticket, reply in zip(batch, replies, strict=True):
-            self._finish(ticket, reply)
+        for queued, reply in zip(batch, replies, strict=True):
+            self._finish(queued, reply)
         self._emit(record)
 
     def _compute(self, requests: Sequence[Request]) -> tuple[list[Reply], BatchRecord | None]:
-        """In the handler's thread: the loop that knows no server. It never raises."""
+        """Run the handler's loop, in the handler's thread. Never raises."""
         sink = ListSink(len(requests))
         record = None
         try:
             record = self.handler.run_batch(requests, sink)
             return sink.replies, record
         except BaseException as error:
-            logger.exception("the batch loop failed; this is a defect of tsbatch")
+            logger.exception("the batch loop failed; this is a bug in tsbatch")
             failure = StageFailed(f"the batch loop raised {type(error).__name__}")
             return [encode_error(failure, request, self.handler.identity) for request in requests], record
         finally:
             self.handler.free_since = time.time()
 
-    def _give_up(self, batch: Sequence[Ticket]) -> None:
+    def _mark_overdue(self, batch: Sequence[QueuedRequest]) -> None:
         self.overdue = True
         seconds = self.settings.response_timeout
-        logger.error("a batch takes longer than responseTimeout (%g s); this replica has to be replaced", seconds)
-        for ticket in batch:
-            late = BatchOverdue(f"the batch took longer than responseTimeout, {seconds:g} s")
-            self._finish(ticket, self._refused(ticket.request, late))
-        self._dismiss()
+        logger.error("a batch takes longer than responseTimeout (%g s); this replica must be replaced", seconds)
+        for queued in batch:
+            late = BatchOverdue(f"the batch took longer than responseTimeout ({seconds:g} s)")
+            self._finish(queued, self._error_reply(queued.request, late))
+        self._refuse_all()
 
-    def _dismiss(self) -> None:
-        """Send away who is in line: nobody will compute here any more."""
-        while self._line:
-            ticket = self._line.popleft()
-            hung = ReplicaEnding("a batch before this request has hung; the replica is being replaced")
-            self._finish(ticket, self._refused(ticket.request, hung))
+    def _refuse_all(self) -> None:
+        """Refuse all queued requests: this replica computes nothing any more."""
+        while self._queue:
+            queued = self._queue.popleft()
+            hung = ReplicaEnding("an earlier batch hangs; the replica is being replaced")
+            self._finish(queued, self._error_reply(queued.request, hung))
 
-    def _refused(self, request: Request, error: ReplyError) -> Reply:
-        """The answer to a request that the handler did not get to see."""
+    def _error_reply(self, request: Request, error: ReplyError) -> Reply:
+        """Return the answer to a request that never reached the handler."""
         self.metrics.count("FailedRequests", 1, {"Cause": error.code})
         body = request.fields.get("body")
-        if isinstance(body, dict) and "instances" in body:  # decoding, which would have said so, has not come to it
+        if isinstance(body, dict) and "instances" in body:  # not decoded yet, which would set this
             request.protocol = "kserve-v1"
         reply = encode_error(error, request, self.handler.identity)
         if error.status == ReplicaEnding.status:
@@ -181,14 +182,14 @@ class Batches:
         return reply
 
     @staticmethod
-    def _finish(ticket: Ticket, reply: Reply) -> None:
-        if not ticket.reply.done():
-            ticket.reply.set_result(reply)
+    def _finish(queued: QueuedRequest, reply: Reply) -> None:
+        if not queued.reply.done():
+            queued.reply.set_result(reply)
 
     def _emit(self, record: BatchRecord | None) -> None:
         if record is None:
             return
         try:
             emit(record, self.metrics, everything=self.handler.settings.telemetry.metrics)
-        except Exception:  # figures are never worth an answer
+        except Exception:  # a problem with metrics must not cost an answer
             logger.exception("the metrics of a batch could not be emitted")

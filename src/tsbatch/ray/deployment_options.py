@@ -1,10 +1,10 @@
-"""model-config.yaml in Ray Serve's words. docs/ray.md has the table; nothing here imports Ray."""
+"""Map model-config.yaml to Ray Serve's options (docs/ray.md has the table). Does not import Ray."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
 from tsbatch.archive.manifest import NAME_RULE
@@ -19,16 +19,16 @@ TORCHSERVE_DEFAULTS: Final = {
     "startupTimeout": 120,
     "jobQueueSize": 100,
 }
-"""What TorchServe takes where model-config.yaml is silent (ModelConfig.java, ConfigManager.java); workers apart, which
-would be as many as the machine has cores."""
+"""TorchServe's defaults for settings that model-config.yaml lacks (ModelConfig.java, ConfigManager.java), except
+minWorkers, whose default there is the number of cores."""
 MAX_REQUEST_SIZE: Final = 6_553_500
 """TorchServe's default max_request_size, in bytes."""
 RETRY_AFTER: Final = 1
-"""Seconds that a client is told to wait after a 503."""
-SECONDS_BETWEEN_CHECKS: Final = 5.0
-"""Between two health checks; Ray replaces a replica that has failed three of them."""
-SECONDS_TO_END: Final = 10.0
-"""Added to responseTimeout: what a replica may take from being told to end, to its requests' answers, to its end."""
+"""Seconds in the header Retry-After of a 503."""
+HEALTH_CHECK_PERIOD: Final = 5.0
+"""Seconds between two health checks; Ray replaces a replica that fails three of them."""
+SHUTDOWN_SECONDS: Final = 10.0
+"""Added to responseTimeout for the time in which a replica must answer its requests and stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,15 +37,15 @@ class RaySettings:
 
     Attributes:
         name: the name it is served under.
-        replicas: how many, or the bounds between which Ray scales.
-        cpus, gpus: what each replica reserves; ``cpus`` are its torch threads too.
-        batch_size: requests in a batch, at most.
+        replicas: the number of replicas, or the minimum and maximum for Ray's autoscaling.
+        cpus, gpus: what each replica reserves; ``cpus`` is also the number of its torch threads.
+        batch_size: maximum requests in a batch.
         batch_delay: seconds to wait for a batch to fill.
-        queue_size: requests that wait at each of Ray's proxies, at most; one more is answered 503.
+        queue_size: maximum requests that wait at each of Ray's proxies; further ones get a 503.
         response_timeout: seconds that a batch may take.
         startup_timeout: seconds that a replica may take to load and warm up.
-        request_bytes: of one request's body, at most.
-        surge: percent of the replicas that an update starts before it ends the old ones.
+        request_bytes: maximum bytes of a request's body.
+        surge: percentage of the replicas that an update starts before it stops the old ones.
     """
 
     name: str
@@ -65,36 +65,28 @@ class RaySettings:
         """Torch threads of a replica."""
         return max(1, math.floor(self.cpus))
 
-    @property
-    def ongoing(self) -> int:
-        """Requests in a replica: the batch that is computed, and the one that gathers meanwhile."""
-        return 2 * self.batch_size
-
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
-        return asdict(self)
-
     def deployment_options(self) -> dict[str, Any]:
-        """Arguments of ``ray.serve.deployment``."""
+        """Return the arguments of ``ray.serve.deployment``."""
         resources = {"num_cpus": self.cpus, **({"num_gpus": self.gpus} if self.gpus else {})}
         if isinstance(self.replicas, int):
             scale: dict[str, Any] = {"num_replicas": self.replicas}
         else:
-            least, most = self.replicas
-            # A replica is busy with one full batch; what waits beside it is work for another one.
+            low, high = self.replicas
+            # One full batch keeps a replica busy; requests beyond that are work for another replica.
             target = float(self.batch_size)
             scale = {
-                "autoscaling_config": {"min_replicas": least, "max_replicas": most, "target_ongoing_requests": target}
+                "autoscaling_config": {"min_replicas": low, "max_replicas": high, "target_ongoing_requests": target}
             }
         return {
             "name": self.name,
             **scale,
             "ray_actor_options": resources,
-            "max_ongoing_requests": self.ongoing,
+            # The batch that is computed, and the one that is gathered meanwhile.
+            "max_ongoing_requests": 2 * self.batch_size,
             "max_queued_requests": self.queue_size,
             "backpressure_config": {"status_code": 503, "retry_after_s": RETRY_AFTER},
-            "health_check_period_s": SECONDS_BETWEEN_CHECKS,
-            "graceful_shutdown_timeout_s": self.response_timeout + SECONDS_TO_END,
+            "health_check_period_s": HEALTH_CHECK_PERIOD,
+            "graceful_shutdown_timeout_s": self.response_timeout + SHUTDOWN_SECONDS,
             "graceful_shutdown_wait_loop_s": 0.5,
             "max_surge_percent": self.surge,
         }
@@ -113,10 +105,10 @@ def ray_settings(
     queue_size: int | None = None,
     surge: int = 100,
 ) -> RaySettings:
-    """What a model-config.yaml means on Ray Serve; options win over it.
+    """Convert a model-config.yaml to settings for Ray Serve; the options take precedence.
 
     Raises:
-        UsageError: an option, or a setting of the archive, that cannot be.
+        UsageError: an option or a setting of the archive is invalid.
     """
     if not NAME_RULE.fullmatch(name):
         raise UsageError(f"--name {name!r}: a model's name has letters, digits, '_', '-' and '.', as on TorchServe")
@@ -145,7 +137,7 @@ def ray_settings(
 
 
 def _whole(config: Mapping[str, Any], key: str, default: int) -> int:
-    """The number that TorchServe would take: the default where it drops what stands there."""
+    """Return the number that TorchServe would use: the default for an invalid value."""
     value = config.get(key)
     return value if type(value) is int and value > 0 else default
 
@@ -154,7 +146,7 @@ def _check(
     replicas: int | None, autoscale: tuple[int, int] | None, amounts: Mapping[str, float | None], surge: int
 ) -> None:
     if replicas is not None and autoscale is not None:
-        raise UsageError("--replicas and --autoscale contradict each other; give one of them")
+        raise UsageError("--replicas and --autoscale exclude each other; give only one of them")
     if replicas is not None and replicas < 1:
         raise UsageError(f"--replicas is {replicas}; expected 1 or more")
     if autoscale is not None and not 0 <= autoscale[0] <= autoscale[1] >= 1:

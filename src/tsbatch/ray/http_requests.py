@@ -1,8 +1,8 @@
-"""An HTTP request as the handler's loop takes it: with the very fields that TorchServe would have handed over.
+"""Convert an HTTP request to a request for the handler's loop, with the same fields as on TorchServe.
 
 TorchServe's frontend splits a form into its fields and names a raw body ``body`` (InferenceRequestHandler.java); its
-worker parses what is declared as JSON and decodes what is declared as text (ts/protocol/otf_message_handler.py). The
-same bytes have to become the same values here.
+worker parses fields declared as JSON and decodes fields declared as text (ts/protocol/otf_message_handler.py). The same
+bytes must become the same values here.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from tsbatch.protocol.request import Headers, Kind, Request
 from tsbatch.worker.telemetry import REQUEST_START, parse_request_start
 
 DEADLINE: Final = "x-request-deadline"
-"""When nobody waits for the answer any more: a time since the epoch, written as ``X-Request-Start`` is."""
-FARTHEST: Final = 86_400.0
-"""Seconds; a deadline farther away than this, before or after now, is nobody's."""
+"""Until when the client waits for the answer: a time since the epoch, in the form of ``X-Request-Start``."""
+MAX_DISTANCE: Final = 86_400.0
+"""Seconds; a deadline farther from now, in the past or in the future, is ignored."""
 _MULTIPART = "multipart/form-data"
 
 
 def request_from(headers: Mapping[str, str], body: bytes, kind: Kind) -> Request:
-    """One HTTP request.
+    """Convert one HTTP request.
 
     Args:
         headers: its headers.
-        body: its body, whole.
-        kind: what its address asks for.
+        body: its complete body.
+        kind: the kind of request that its route is for.
 
     Raises:
-        BadRequest: a multipart form that is none.
+        BadRequest: the multipart form is invalid.
     """
     known = Headers(headers)
     parts = parts_of(body, known.get("content-type", ""))
@@ -56,14 +56,14 @@ def request_from(headers: Mapping[str, str], body: bytes, kind: Kind) -> Request
 
 
 def _kind(headers: Headers, asked: Kind) -> Kind:
-    # As on TorchServe, where these headers are how the frontend tells the worker, and any client may send them.
+    # As on TorchServe, whose frontend passes the kind to the worker in these headers; clients may send them too.
     if headers.get("describe") == "True":
         return "describe"
     return "explain" if headers.get("explain") == "True" else asked
 
 
 def value_of(part: Part) -> Any:
-    """What TorchServe's worker makes of a field; what cannot be read stays bytes, for the handler to complain about."""
+    """Decode a field as TorchServe's worker does; an unreadable one stays bytes, so that the handler reports it."""
     try:
         if part.content_type == "application/json":
             return json.loads(part.value.decode())
@@ -75,10 +75,10 @@ def value_of(part: Part) -> Any:
 
 
 def parts_of(body: bytes, content_type: str) -> Sequence[Part]:
-    """The fields of a body.
+    """Return the fields of a body.
 
     Raises:
-        BadRequest: a multipart form that is none.
+        BadRequest: the multipart form is invalid.
     """
     if content_type.partition(";")[0].strip().lower() == _MULTIPART:
         return _multipart(body, content_type)
@@ -86,9 +86,9 @@ def parts_of(body: bytes, content_type: str) -> Sequence[Part]:
 
 
 def deadline_of(headers: Mapping[str, str], now: float) -> float | None:
-    """The deadline in seconds since the epoch, by its magnitude in seconds, milliseconds or microseconds.
+    """Return the deadline in seconds since the epoch; its magnitude tells seconds, milliseconds or microseconds.
 
-    None where there is none, or one that no clock can have meant.
+    None if there is none, or if it is implausible.
     """
     value = headers.get(DEADLINE)
     if not value:
@@ -97,76 +97,60 @@ def deadline_of(headers: Mapping[str, str], now: float) -> float | None:
         stamp = float(value.strip().removeprefix("t="))
     except ValueError:
         return None
-    return next((stamp / by for by in (1.0, 1e3, 1e6) if abs(stamp / by - now) <= FARTHEST), None)
-
-
-class _Form:
-    """Takes a multipart form (RFC 7578) from its parser, piece by piece.
-
-    Attributes:
-        parts: the fields that are whole.
-        whole: whether the form's last boundary has come.
-    """
-
-    def __init__(self) -> None:
-        self.parts: list[Part] = []
-        self.whole = False
-        self._headers: dict[str, str] = {}
-        self._name = b""
-        self._text = b""
-        self._value = bytearray()
-
-    def callbacks(self) -> MultipartCallbacks:
-        return {
-            "on_part_begin": self._begin,
-            "on_header_field": self._header_name,
-            "on_header_value": self._header_value,
-            "on_header_end": self._header_end,
-            "on_part_data": lambda data, start, end: self._value.extend(data[start:end]),
-            "on_part_end": self._end,
-            "on_end": self._end_of_form,
-        }
-
-    def _begin(self) -> None:
-        self._headers, self._value = {}, bytearray()
-
-    def _end_of_form(self) -> None:
-        self.whole = True
-
-    def _header_name(self, data: bytes, start: int, end: int) -> None:
-        self._name += data[start:end]
-
-    def _header_value(self, data: bytes, start: int, end: int) -> None:
-        self._text += data[start:end]
-
-    def _header_end(self) -> None:
-        self._headers[self._name.decode("latin-1").lower()] = self._text.decode("utf-8", "replace")
-        self._name = self._text = b""
-
-    def _end(self) -> None:
-        about = Message()
-        about["Content-Disposition"] = self._headers.get("content-disposition", "")
-        name = about.get_param("name", header="content-disposition")
-        if not isinstance(name, str):
-            return  # Netty drops it too
-        # To Netty a part is an uploaded file, with a content type of its own, when it has a file name.
-        is_file = about.get_filename() is not None
-        content_type = self._headers.get("content-type", "application/octet-stream") if is_file else ""
-        self.parts.append(Part(name, bytes(self._value), content_type))
+    return next((stamp / unit for unit in (1.0, 1e3, 1e6) if abs(stamp / unit - now) <= MAX_DISTANCE), None)
 
 
 def _multipart(body: bytes, content_type: str) -> Sequence[Part]:
-    about = Message()
-    about["Content-Type"] = content_type
-    boundary = about.get_boundary()
-    form = _Form()
+    """Parse a form (RFC 7578) with the fields that Netty would find."""
+    parts: list[Part] = []
+    headers: dict[str, str] = {}
+    name, text, value = bytearray(), bytearray(), bytearray()
+    complete = False
+
+    def begin_part() -> None:
+        headers.clear()
+        value.clear()
+
+    def end_header() -> None:
+        headers[name.decode("latin-1").lower()] = text.decode("utf-8", "replace")
+        name.clear()
+        text.clear()
+
+    def end_part() -> None:
+        disposition = _parsed("Content-Disposition", headers.get("content-disposition", ""))
+        field = disposition.get_param("name", header="content-disposition")
+        if isinstance(field, str):  # Netty drops a part without a name too
+            # To Netty a part with a file name is an uploaded file, with its own content type.
+            is_file = disposition.get_filename() is not None
+            own_type = headers.get("content-type", "application/octet-stream") if is_file else ""
+            parts.append(Part(field, bytes(value), own_type))
+
+    def end_form() -> None:
+        nonlocal complete
+        complete = True
+
+    callbacks: MultipartCallbacks = {
+        "on_part_begin": begin_part,
+        "on_header_field": lambda data, start, end: name.extend(data[start:end]),
+        "on_header_value": lambda data, start, end: text.extend(data[start:end]),
+        "on_header_end": end_header,
+        "on_part_data": lambda data, start, end: value.extend(data[start:end]),
+        "on_part_end": end_part,
+        "on_end": end_form,
+    }
     try:
+        boundary = _parsed("Content-Type", content_type).get_boundary()
         if not boundary:
-            raise MultipartParseError("the content type names no boundary")
-        parser = MultipartParser(boundary.encode("latin-1"), form.callbacks())
-        parser.write(body)
-        if not form.whole:
+            raise MultipartParseError("the content type has no boundary")
+        MultipartParser(boundary.encode("latin-1"), callbacks).write(body)
+        if not complete:
             raise MultipartParseError("its last boundary is missing")
     except (MultipartParseError, UnicodeEncodeError) as error:
-        raise BadRequest(f"the multipart form cannot be read: {error}", expected="a form as RFC 7578 has it") from None
-    return form.parts
+        raise BadRequest(f"the multipart form cannot be read: {error}", expected="a form as in RFC 7578") from None
+    return parts
+
+
+def _parsed(header: str, value: str) -> Message:
+    message = Message()
+    message[header] = value
+    return message

@@ -1,4 +1,4 @@
-"""Keeps a replica to this machine, where the cluster is this machine."""
+"""Restrict a replica to this machine if the cluster is this machine."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from tsbatch.ray import haproxy
 
 
 def listen_here_only() -> None:
-    """Have a replica's own gRPC server, and HAProxy, listen on 127.0.0.1, where Ray would take every address.
+    """Make a replica's gRPC server and HAProxy listen on 127.0.0.1, where Ray would use every address.
 
-    Called in each process of the cluster's (``worker_process_setup_hook``). Ray 2.60 has no setting for it.
+    Called in each process of the cluster (``worker_process_setup_hook``). Ray 2.60 has no setting for it.
     """
-    if folder := haproxy.our_folder():
-        haproxy.keep_here(folder)
+    if folder := haproxy.configured_folder():
+        haproxy.restrict_to_loopback(folder)
     from ray.serve._private import replica
 
     listen = replica.add_port_to_grpc_server

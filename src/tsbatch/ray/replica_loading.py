@@ -1,4 +1,4 @@
-"""What a TorchServe worker does before its first request, done in a replica, without TorchServe."""
+"""Load a handler in a replica as a TorchServe worker does, without TorchServe."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from tsbatch.worker.resources import one_operator_at_a_time
 
 
 def load(source: Source, settings: RaySettings, gpu_id: int | None) -> tuple[BatchHandler, Callable[[], None]]:
-    """The handler, loaded and warm, and what to call once it has been closed.
+    """Return the loaded, warm handler, and a function to call after it was closed.
 
-    The process becomes the replica's own, as a worker is: it works in the archive's folder, on the import path too.
+    As in a worker, the archive's folder becomes the process's working folder and goes on its import path.
 
     Raises:
         LoadError: one line with the cause and the remedy.
@@ -51,14 +51,14 @@ def _folder_of(source: Source) -> tuple[Path, Callable[[], None]]:
 
 def _enter(folder: Path) -> None:
     os.chdir(folder)
-    # What an archive brings along for workers without tsbatch must not stand in front of what is installed here.
-    place = len(sys.path) if (folder / BUNDLE).is_file() else 0
-    sys.path.insert(place, str(folder))
+    # The packages that an archive brings for workers without tsbatch must not hide those that are installed here.
+    position = len(sys.path) if (folder / BUNDLE).is_file() else 0
+    sys.path.insert(position, str(folder))
     importlib.invalidate_caches()
 
 
 def _handler_class(handler: str, where: str) -> type[BatchHandler]:
-    """The one class of the handler's file, as TorchServe finds it (ts/model_loader.py, ts/utils/util.py)."""
+    """Return the only class of the handler's file, as TorchServe finds it (ts/model_loader.py, ts/utils/util.py)."""
     file, colon, _ = handler.partition(":")
     name = Path(file).stem
     try:
@@ -66,7 +66,7 @@ def _handler_class(handler: str, where: str) -> type[BatchHandler]:
     except ModuleNotFoundError as error:
         if error.name == name:
             raise LoadError(
-                f"{where}: its handler {handler} is not in it, and no module of that name is here"
+                f"{where}: its handler {handler} is missing, and no module of that name is installed"
             ) from None
         raise LoadError(
             f"{where}: {file} needs {error.name}, which is not installed on the node {socket.gethostname()}"
@@ -75,23 +75,23 @@ def _handler_class(handler: str, where: str) -> type[BatchHandler]:
         raise LoadError(f"{where}: importing {file} raised {type(error).__name__}: {error}") from error
     own = [found for found in _classes(module) if issubclass(found, BatchHandler)]
     if colon or hasattr(module, "handle") or len(own) != 1:
-        raise LoadError(f"{where}: {file} {_what_it_has(module, own, colon)}; {_EXPECTED}")
+        raise LoadError(f"{where}: {file} {_problem(module, own, colon)}; {_EXPECTED}")
     return own[0]
 
 
 _EXPECTED = (
-    "on Ray an archive's handler is one class that subclasses tsbatch.BatchHandler: docs/from-basehandler.md shows the"
-    " few edits, and tsbatch serve runs any handler"
+    "on Ray the handler must be one subclass of tsbatch.BatchHandler: docs/from-basehandler.md shows the few edits;"
+    " tsbatch serve runs any handler"
 )
 
 
-def _what_it_has(module: ModuleType, own: list[type[BatchHandler]], colon: str) -> str:
+def _problem(module: ModuleType, own: list[type[BatchHandler]], colon: str) -> str:
     if colon or hasattr(module, "handle"):
         return "is a function"
     if own:
         return f"has {len(own)} of them ({', '.join(sorted(found.__name__ for found in own))})"
     others = [found.__name__ for found in _classes(module) if hasattr(found, "handle")]
-    return f"has {others[0]}, which is no BatchHandler" if others else "has no handler's class"
+    return f"has {others[0]}, which is not a BatchHandler" if others else "has no handler class"
 
 
 def _classes(module: ModuleType) -> list[type]:
@@ -99,7 +99,7 @@ def _classes(module: ModuleType) -> list[type]:
 
 
 def _context(source: Source, settings: RaySettings, folder: Path, gpu_id: int | None) -> ModelContext:
-    # Ray reserves cores for a replica, whoever shares the machine with it: the reserve is its share.
+    # Whatever else runs on the machine, the cores that Ray reserves for the replica are its share.
     section = {**(source.config.get("tsbatch") or {}), "threads": settings.threads}
     return ModelContext(
         model_dir=folder,

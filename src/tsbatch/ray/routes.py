@@ -1,9 +1,11 @@
-"""The addresses of a replica: TorchServe's own, KServe v1, and the Open Inference Protocol (v2)."""
+"""The HTTP routes of a replica: TorchServe's own, KServe v1, and the Open Inference Protocol (v2)."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -20,71 +22,99 @@ from tsbatch.protocol.reply import JSON, Reply, sendable_headers, sendable_type
 from tsbatch.protocol.request import Headers, Kind, Request
 from tsbatch.ray.batches import Batches
 from tsbatch.ray.http_requests import deadline_of, request_from
-from tsbatch.ray.model_description import describe
 
-READ = ["GET", "POST"]
+Endpoint = Callable[[HttpRequest], Awaitable[Response]]
+
+GET, POST = ["GET"], ["POST"]
+BOTH = [*GET, *POST]
 EXCEPTIONS: Mapping[int, str] = {404: "ResourceNotFoundException", 405: "MethodNotAllowedException"}
-"""What TorchServe calls an error that is no handler's."""
+"""TorchServe's names for errors that do not come from a handler."""
+STATES = {"RUNNING": "READY", "STOPPING": "UNLOADING"}
+"""TorchServe's words for Ray's states of a replica; any other state means that the replica is still starting."""
 
 
 def build(batches: Batches, close: Callable[[], None]) -> Starlette:
-    """The application of a replica.
+    """Build the HTTP application of a replica.
 
     Args:
-        batches: who answers.
-        close: called when the replica ends.
+        batches: answers the requests.
+        close: called when the replica stops.
     """
     model = Model(batches)
-    predict, explain = model.answering("predict"), model.answering("explain")
-    versioned = [
-        ("/predictions/{name}", READ, predict),
-        ("/predictions/{name}/{version}", READ, predict),
-        ("/predictions/{name}/{version}/{rest:path}", READ, predict),
-        ("/explanations/{name}", READ, explain),
-        ("/explanations/{name}/{version}", READ, explain),
-        ("/v1/models/{name}:predict", ["POST"], predict),
-        ("/v1/models/{name}:explain", ["POST"], explain),
-        ("/v2/models/{name}/infer", ["POST"], predict),
-        ("/v2/models/{name}/versions/{version}/infer", ["POST"], predict),
-        ("/models/{name}", ["GET"], model.described),
-        ("/models/{name}/{version}", ["GET"], model.described),
-        ("/v1/models/{name}", ["GET"], model.kserve_ready),
-        ("/v2/models/{name}", ["GET"], model.metadata),
-        ("/v2/models/{name}/versions/{version}", ["GET"], model.metadata),
-        ("/v2/models/{name}/ready", ["GET"], model.ready),
-        ("/v2/models/{name}/versions/{version}/ready", ["GET"], model.ready),
+    name, version = batches.handler.identity.name, batches.handler.identity.version
+    predict, explain = model.inference("predict"), model.inference("explain")
+    metadata = {"name": name, "versions": [version], "platform": "pytorch_tsbatch", "inputs": [], "outputs": []}
+    constant = model.constant(metadata)
+    ready = model.state(lambda ready: {"name": name, "ready": ready}, failed=503)
+    of_model = [
+        ("/predictions/{name}", BOTH, predict),
+        ("/predictions/{name}/{version}", BOTH, predict),
+        ("/predictions/{name}/{version}/{rest:path}", BOTH, predict),
+        ("/explanations/{name}", BOTH, explain),
+        ("/explanations/{name}/{version}", BOTH, explain),
+        ("/v1/models/{name}:predict", POST, predict),
+        ("/v1/models/{name}:explain", POST, explain),
+        ("/v2/models/{name}/infer", POST, predict),
+        ("/v2/models/{name}/versions/{version}/infer", POST, predict),
+        ("/models/{name}", GET, model.description),
+        ("/models/{name}/{version}", GET, model.description),
+        ("/v1/models/{name}", GET, model.state(lambda ready: {"name": name, "ready": ready}, failed=200)),
+        ("/v2/models/{name}", GET, constant),
+        ("/v2/models/{name}/versions/{version}", GET, constant),
+        ("/v2/models/{name}/ready", GET, ready),
+        ("/v2/models/{name}/versions/{version}/ready", GET, ready),
     ]
-    plain = [
-        ("/ping", ["GET"], model.ping),
-        ("/models", ["GET"], model.listed),
-        ("/v1/models", ["GET"], model.kserve_listed),
-        ("/v2", ["GET"], model.server),
-        ("/v2/health/live", ["GET"], model.live),
-        ("/v2/health/ready", ["GET"], model.live),
+    health = model.state(lambda ready: {"live": True, "ready": ready}, failed=503)
+    server = {"name": "tsbatch on Ray Serve", "version": __version__, "extensions": []}
+    others = [
+        ("/ping", GET, model.state(lambda ready: {"status": "Healthy" if ready else "Unhealthy"}, failed=500)),
+        ("/models", GET, model.constant({"models": [{"modelName": name}]})),
+        ("/v1/models", GET, model.constant({"models": [name]})),
+        ("/v2", GET, model.constant(server)),
+        ("/v2/health/live", GET, health),
+        ("/v2/health/ready", GET, health),
     ]
 
     @asynccontextmanager
-    async def until_the_end(_app: Starlette) -> AsyncIterator[None]:
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
         yield
         close()
 
     return Starlette(
-        routes=[Route(path, _of_this_model(batches, call), methods=methods) for path, methods, call in versioned]
-        + [Route(path, call, methods=methods) for path, methods, call in plain],
+        routes=[Route(path, model.only(endpoint), methods=methods) for path, methods, endpoint in of_model]
+        + [Route(path, endpoint, methods=methods) for path, methods, endpoint in others],
         exception_handlers={HTTPException: _refused},
-        lifespan=until_the_end,
+        lifespan=lifespan,
     )
 
 
 class Model:
-    """What the addresses answer: the model of one replica, which is loaded and warm whenever somebody can ask it."""
+    """Creates the endpoints of one replica's model, which is always loaded and warm when a request arrives."""
 
     def __init__(self, batches: Batches) -> None:
         self._batches = batches
         self._identity = batches.handler.identity
 
-    def answering(self, kind: Kind) -> Callable[[HttpRequest], Any]:
-        """An address whose requests go through the handler."""
+    def constant(self, body: Mapping[str, Any]) -> Endpoint:
+        """Create an endpoint that always gives the same answer."""
+        return self.state(lambda _: body, failed=200)
+
+    def state(self, body: Callable[[bool], Mapping[str, Any]], *, failed: int) -> Endpoint:
+        """Create an endpoint that reports whether the replica is ready.
+
+        Args:
+            body: creates the answer's body.
+            failed: the status if it is not ready.
+        """
+
+        async def answer(_: HttpRequest) -> Response:
+            ready = not self._batches.overdue
+            return _json(body(ready), 200 if ready else failed)
+
+        return answer
+
+    def inference(self, kind: Kind) -> Endpoint:
+        """Create an endpoint whose requests go through the handler."""
 
         async def answer(http: HttpRequest) -> Response:
             headers = dict(http.headers)
@@ -104,69 +134,64 @@ class Model:
         body = await http.body()
         if len(body) > limit:
             raise PayloadTooLarge(
-                f"the body has {len(body):,} bytes, and at most {limit:,} are taken", expected="a smaller body"
+                f"the body has {len(body):,} bytes; the limit is {limit:,}", expected="a smaller body"
             )
         return body
 
-    async def described(self, http: HttpRequest) -> Response:
-        """``GET /models/NAME``, in the shape that TorchServe's management API has."""
-        own = None
+    async def description(self, http: HttpRequest) -> Response:
+        """Answer ``GET /models/NAME`` in the form of TorchServe's management API, so that its clients can read it."""
+        settings = self._batches.settings
+        replicas = settings.replicas if isinstance(settings.replicas, tuple) else (settings.replicas,) * 2
+        described = {
+            "modelName": self._identity.name,
+            "modelVersion": self._identity.version,
+            "runtime": "python",
+            "engine": "ray",
+            "minWorkers": replicas[0],
+            "maxWorkers": replicas[1],
+            "batchSize": settings.batch_size,
+            "maxBatchDelay": round(settings.batch_delay * 1000),
+            "responseTimeout": round(settings.response_timeout),
+            "startupTimeout": round(settings.startup_timeout),
+            "loadedAtStartup": True,
+            "workers": await _replicas(),
+            # The queues of Ray's proxies are unknown here, and requests in this replica have left them.
+            "jobQueueStatus": {"remainingCapacity": settings.queue_size, "pendingRequests": 0},
+        }
         if http.query_params.get("customized", "").lower() == "true":
-            asked = Request(fields={}, headers=Headers(dict(http.headers)), kind="describe")
-            own = await self._batches.answer(asked)
-        return _json([await describe(self._batches, own)])
+            request = Request(fields={}, headers=Headers(dict(http.headers)), kind="describe")
+            described["customizedMetadata"] = json.loads((await self._batches.answer(request)).body)
+        return _json([described])
 
-    async def kserve_ready(self, _: HttpRequest) -> Response:
-        """``GET /v1/models/NAME``: asked by KServe before it sends anything."""
-        return _json({"name": self._identity.name, "ready": not self._batches.overdue})
+    def only(self, endpoint: Endpoint) -> Endpoint:
+        """Restrict an endpoint to requests that name this model and this version."""
+        name, version = self._identity.name, self._identity.version
 
-    async def metadata(self, _: HttpRequest) -> Response:
-        """``GET /v2/models/NAME``."""
-        about = {"name": self._identity.name, "versions": [self._identity.version], "platform": "pytorch_tsbatch"}
-        return _json({**about, "inputs": [], "outputs": []})
+        async def checked(http: HttpRequest) -> Response:
+            asked = http.path_params
+            if asked["name"] != name:
+                return _failure(404, "ModelNotFoundException", f"Model not found: {asked['name']}")
+            if asked.get("version", version) != version:
+                text = f"Model version: {asked['version']} does not exist for model: {name}"
+                return _failure(404, "ModelVersionNotFoundException", text)
+            return await endpoint(http)
 
-    async def ready(self, _: HttpRequest) -> Response:
-        """``GET /v2/models/NAME/ready``."""
-        about = {"name": self._identity.name, "ready": not self._batches.overdue}
-        return _json(about, 503 if self._batches.overdue else 200)
-
-    async def ping(self, _: HttpRequest) -> Response:
-        """``GET /ping``."""
-        healthy = not self._batches.overdue
-        return _json({"status": "Healthy" if healthy else "Unhealthy"}, 200 if healthy else 500)
-
-    async def listed(self, _: HttpRequest) -> Response:
-        """``GET /models``: the one model of this application."""
-        return _json({"models": [{"modelName": self._identity.name}]})
-
-    async def kserve_listed(self, _: HttpRequest) -> Response:
-        """``GET /v1/models``."""
-        return _json({"models": [self._identity.name]})
-
-    async def server(self, _: HttpRequest) -> Response:
-        """``GET /v2``."""
-        return _json({"name": "tsbatch on Ray Serve", "version": __version__, "extensions": []})
-
-    async def live(self, _: HttpRequest) -> Response:
-        """``GET /v2/health/live`` and ``ready``: a replica that answers has loaded its model and warmed it up."""
-        return _json({"live": True, "ready": not self._batches.overdue}, 503 if self._batches.overdue else 200)
+        return checked
 
 
-def _of_this_model(batches: Batches, call: Callable[[HttpRequest], Any]) -> Callable[[HttpRequest], Any]:
-    """``call``, for requests that name the model and version that is served here."""
-    name, version = batches.handler.identity.name, batches.handler.identity.version
+async def _replicas() -> list[dict[str, Any]]:
+    """Return the deployment's replicas, as the controller sees them."""
+    from ray import serve
 
-    async def checked(http: HttpRequest) -> Response:
-        asked = http.path_params
-        if asked["name"] != name:
-            return _failure(404, "ModelNotFoundException", f"Model not found: {asked['name']}")
-        if asked.get("version", version) != version:
-            text = f"Model version: {asked['version']} does not exist for model: {name}"
-            return _failure(404, "ModelVersionNotFoundException", text)
-        response: Response = await call(http)
-        return response
-
-    return checked
+    here = serve.get_replica_context()
+    status = await asyncio.to_thread(serve.status)
+    counts = status.applications[here.app_name].deployments[here.deployment].replica_states
+    states = [
+        STATES.get(str(getattr(state, "value", state)), "STARTING")
+        for state, count in counts.items()
+        for _ in range(count)
+    ]
+    return [{"id": str(number), "status": state} for number, state in enumerate(states)]
 
 
 async def _refused(_: HttpRequest, error: Exception) -> Response:

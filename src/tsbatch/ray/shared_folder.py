@@ -1,7 +1,7 @@
-"""One unpacked copy of an archive on a node, for all its replicas there; the last one that ends removes it.
+"""Share one unpacked copy of an archive among all replicas on a node; the last one to stop removes it.
 
-Who uses the copy holds a shared lock on a file beside it. The system drops a process's locks however it ends, so what
-a replica that was killed leaves is removed by the next one that starts on the node, of whichever archive.
+Each user of the copy holds a shared lock on a file next to it. The system releases a process's locks however it ends,
+so the copy of a killed replica is removed by the next replica that starts on the node, of any archive.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from pathlib import Path
 from tsbatch.errors import LoadError
 
 COMPLETE = ".tsbatch-complete"
-"""A file in the folder that says that all of it is there."""
+"""A file that marks the folder as complete."""
 
 
 def root() -> Path:
-    """Where a node's shared folders lie: private to this user.
+    """Return the folder of a node's shared folders, which is private to this user.
 
     Raises:
-        LoadError: somebody else has made it.
+        LoadError: another user created it.
     """
     folder = Path(tempfile.gettempdir(), f"tsbatch-ray-{os.getuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.stat().st_uid != os.getuid() or folder.stat().st_mode & 0o077:
-        raise LoadError(f"{folder}: belongs to somebody else, or others may write there; remove it, or set TMPDIR")
+        raise LoadError(f"{folder}: belongs to another user, or others may write there; remove it, or set TMPDIR")
     return folder
 
 
@@ -37,8 +37,8 @@ class SharedFolder:
     """The copy of one archive on this node, held until :meth:`release`.
 
     Args:
-        key: tells archives apart.
-        fill: puts the archive's files into the empty folder it is given.
+        key: identifies the archive.
+        fill: writes the archive's files into the given empty folder.
 
     Attributes:
         path: the folder.
@@ -48,16 +48,16 @@ class SharedFolder:
         self.path = root() / key
         self._file = self.path.with_name(f"{key}.lock")
         self._lock = -1
-        while not self._held(fill):
-            self._let_go()
+        while not self._acquire(fill):
+            self._unlock()
         _remove_abandoned(self._file)
 
-    def _held(self, fill: Callable[[Path], None]) -> bool:
-        """Whether the copy is there and held; not where its last user removed it between two steps."""
+    def _acquire(self, fill: Callable[[Path], None]) -> bool:
+        """Lock the copy and fill it if necessary; return False if its last user removed it in between."""
         self._lock = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_SH)
         if not self._complete:
-            # One replica fills it while the others of the node wait. Changing a lock's kind lets go of it for a moment.
+            # One replica fills it while the others on the node wait. Changing a lock's kind releases it for a moment.
             fcntl.flock(self._lock, fcntl.LOCK_EX)
             if self._is_current and not self._complete:
                 self._fill(fill)
@@ -72,7 +72,7 @@ class SharedFolder:
             (self.path / COMPLETE).touch()
         except BaseException:
             _remove(self._file)
-            self._let_go()
+            self._unlock()
             raise
 
     @property
@@ -83,37 +83,37 @@ class SharedFolder:
     def _is_current(self) -> bool:
         return _is_current(self._lock, self._file)
 
-    def _let_go(self) -> None:
+    def _unlock(self) -> None:
         number, self._lock = self._lock, -1
         if number >= 0:
             os.close(number)
 
     def release(self) -> None:
-        """Use it no more; it is removed when no other replica does. Calling it again does nothing."""
+        """Stop using the copy; it is removed if no other replica uses it. Further calls do nothing."""
         if self._lock < 0:
             return
-        with contextlib.suppress(BlockingIOError):  # somebody else is still there
+        with contextlib.suppress(BlockingIOError):  # another replica still uses it
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if self._is_current:
                 _remove(self._file)
-        self._let_go()
+        self._unlock()
 
 
 def _is_current(lock: int, file: Path) -> bool:
-    """Whether the file that is locked is still the one that others would lock."""
+    """Return whether the locked file is still the one that others would lock."""
     with contextlib.suppress(FileNotFoundError):
         return os.fstat(lock).st_ino == file.stat().st_ino
     return False
 
 
 def _remove(file: Path) -> None:
-    """A copy and its lock's file, which the caller has to itself."""
+    """Remove a copy and its lock file, which the caller has locked exclusively."""
     shutil.rmtree(file.with_suffix(""), ignore_errors=True)
     file.unlink(missing_ok=True)
 
 
 def _remove_abandoned(own: Path) -> None:
-    """The copies that nobody holds: their replicas were killed."""
+    """Remove the copies that no replica holds any more because theirs were killed."""
     for file in own.parent.glob("*.lock"):
         with contextlib.suppress(FileNotFoundError, BlockingIOError), file.open("rb") as lock:
             if file != own:

@@ -232,7 +232,7 @@ def serve_batch(handler: Servable, rows: Any, context: Any) -> list[bytes]:
         except STOPS:
             raise
         except BaseException as error:
-            logger.exception("the batch loop failed; this is a defect of tsbatch")
+            logger.exception("the batch loop failed; this is a bug in tsbatch")
             failure = StageFailed(f"the batch loop raised {type(error).__name__}")
             for index in sorted(sink.missing):
                 request = requests[index] if requests else Request(fields={})

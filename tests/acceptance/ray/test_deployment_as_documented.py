@@ -147,7 +147,7 @@ def test_line_1_a_load_that_takes_too_long(ray, tmp_path):
     archive = handler_of(tmp_path, SLEEPER.replace("return None", "time.sleep(60)"), startup_timeout=1)
     done = ray.command("deploy", str(archive), "--name", "some", "--port", str(ray.port), code=3)
     try:
-        assert "not loaded in startupTimeout, 1 s" in done.stderr.splitlines()[-1]
+        assert "not loaded within startupTimeout (1 s)" in done.stderr.splitlines()[-1]
     finally:
         ray.command("undeploy", "some")
 
@@ -177,7 +177,7 @@ def test_line_1_two_models_need_two_routes(ray, tmp_path):
     archive = sleeper(tmp_path)
     with ray.serving(archive, "sleeper"):
         done = ray.command("deploy", str(archive), "--name", "other", "--port", str(ray.port), code=2)
-        assert "the application sleeper answers at / already: give --route /other" in done.stderr
+        assert "the application sleeper already answers at /: give --route /other" in done.stderr
         with ray.serving(archive, "other", "--route", "/other") as told:
             assert told["url"] == f"{ray.url}/other/predictions/other"
             assert ray.post("/other/predictions/other", 3).json()["value"] == 3
@@ -188,7 +188,7 @@ def test_line_1_two_models_need_two_routes(ray, tmp_path):
 
 def test_line_1_a_replica_that_no_node_can_hold(ray, tmp_path):
     done = ray.command("deploy", str(sleeper(tmp_path)), "--cpus", "5000", "--port", str(ray.port), code=2)
-    assert "a replica reserves 5000 cores and 0 GPUs, and the largest" in done.stderr
+    assert "a replica reserves 5000 cores and 0 GPUs, but the largest" in done.stderr
 
 
 def test_line_1_an_update_with_one_replica_loses_nothing(ray, tmp_path):

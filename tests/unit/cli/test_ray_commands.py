@@ -18,7 +18,7 @@ from tests.unit.ray.replica_side import handler_archive
 from tsbatch.cli.program import main
 from tsbatch.errors import LoadFailed, ServerError, UsageError
 from tsbatch.ray.deploy import applications, cluster, local_cluster
-from tsbatch.ray.deploy.applications import Deployed, Http, reason_in
+from tsbatch.ray.deploy.applications import Deployed, HttpOptions, reason_in
 from tsbatch.ray.deploy.cluster import Cluster
 from tsbatch.ray.deployment_options import RaySettings
 
@@ -137,7 +137,7 @@ def test_what_is_deployed_is_told(tmp_path, capsys, connected, monkeypatch):
     assert "started Ray on this machine" in said.err
     assert "replicas: 3 (2 cores each), batches of up to 4 within 7 ms, up to 9 waiting" in said.err
     assert connected.asked == [("auto", {"start_here": True, "haproxy": False})]
-    assert (asked["route"], asked["http"], asked["surge"]) == (None, Http("127.0.0.1", 8001), None)
+    assert (asked["route"], asked["http"], asked["surge"]) == (None, HttpOptions("127.0.0.1", 8001), None)
     assert main(["ray", "deploy", archive, "--autoscale", "1:4", "--gpus", "0.5", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["schema"], told["settings"]["replicas"], told["settings"]["gpus"]) == (1, [1, 4], 0.5)
@@ -187,7 +187,7 @@ def test_without_a_verb_it_shows_the_verbs_and_nothing_else(capsys):
     [
         ("127.0.0.1:1", "no Ray cluster answers there"),
         ("127.0.0.1:99999999", "no Ray cluster answers there"),
-        ("nonsense", "no address of a Ray cluster; expected HOST:PORT"),
+        ("nonsense", "not the address of a Ray cluster; expected HOST:PORT"),
     ],
 )
 def test_an_address_where_nobody_answers_is_said_at_once(address, says, capsys):
@@ -198,12 +198,12 @@ def test_an_address_where_nobody_answers_is_said_at_once(address, says, capsys):
 
 def test_why_ray_lets_nobody_in(monkeypatch):
     ray = pytest.importorskip("ray")
-    monkeypatch.setattr(cluster, "_nobody_at", lambda _: "")
+    monkeypatch.setattr(cluster, "_unreachable", lambda _: "")
     monkeypatch.setattr(ray, "shutdown", lambda: None)
     for said, told in {
         "Version mismatch: The cluster\n  has: Ray: 2.9": "Version mismatch: The cluster has: Ray: 2.9",
-        "Failed to connect": f"Failed to connect; {cluster.LET_IN}",
-        "": f"RuntimeError; {cluster.LET_IN}",
+        "Failed to connect": f"Failed to connect; {cluster.ACCESS_HINT}",
+        "": f"RuntimeError; {cluster.ACCESS_HINT}",
     }.items():
         monkeypatch.setattr(ray, "init", Mock(side_effect=RuntimeError(said)))
         assert cluster._reach("h:1") == told
@@ -212,8 +212,8 @@ def test_why_ray_lets_nobody_in(monkeypatch):
 @pytest.mark.parametrize(
     "why, variable, says",
     [
-        (cluster.NONE_HERE, None, "no Ray cluster runs here, and RAY_ADDRESS names none: give --address HOST:PORT, or"),
-        ("Version mismatch", None, "the Ray that runs here lets nobody in: Version mismatch"),
+        (cluster.NONE_HERE, None, "no Ray cluster runs here, and RAY_ADDRESS is not set: give --address HOST:PORT, or"),
+        ("Version mismatch", None, "the Ray that runs here refuses the connection: Version mismatch"),
         ("Version mismatch", "h:1", "RAY_ADDRESS=h:1: no Ray cluster answers there: Version mismatch"),
     ],
 )
@@ -263,7 +263,7 @@ def test_a_ray_that_runs_without_haproxy_is_not_changed(fresh, monkeypatch):
     one, ended = fresh
     monkeypatch.setattr(local_cluster, "running", lambda: one)
     with (
-        pytest.raises(UsageError, match="runs without it, and cannot change while it runs"),
+        pytest.raises(UsageError, match="runs without it, which cannot change while it runs"),
         cluster.connected("auto", start_here=True, haproxy=True),
     ):
         pass
@@ -307,11 +307,11 @@ def test_an_application_keeps_its_route(there, tmp_path, monkeypatch):
     details = {**DETAILS, "applications": {"m": {**APPLICATION, "route_prefix": "/own"}} if there else {}}
     asked = []
     monkeypatch.setattr(applications, "_details", lambda: details)
-    monkeypatch.setattr(applications, "_check_room", lambda _: None)
+    monkeypatch.setattr(applications, "_check_capacity", lambda _: None)
     monkeypatch.setattr(applications, "_check_route", lambda _, name, route: asked.append((name, route)) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
         applications.deploy(
-            None, RaySettings(name="m"), route=None, http=Http(), tell=print, surge=None
+            None, RaySettings(name="m"), route=None, http=HttpOptions(), on_progress=print, surge=None
         )  # nothing is started before it is known to fit
     assert asked == [("m", "/own" if there else "/")]
 
@@ -321,9 +321,9 @@ def test_a_port_that_somebody_has(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with pytest.raises(UsageError, match=f"127.0.0.1:{port} is in use"):
-            applications._check_port(Http(port=port))
+            applications._check_port(HttpOptions(port=port))
         monkeypatch.setattr(cluster, "nodes", lambda: [{**NODE, "address": "192.0.2.1"}])
-        applications._check_port(Http(port=port))  # of a cluster elsewhere it says nothing
+        applications._check_port(HttpOptions(port=port))  # of a cluster elsewhere it says nothing
 
 
 def test_addresses_that_others_can_use(monkeypatch):
@@ -336,8 +336,8 @@ def test_addresses_that_others_can_use(monkeypatch):
     monkeypatch.setattr(cluster, "nodes", lambda: [NODE, {**NODE, "address": "192.0.2.1"}])
     assert list(applications._remarks(everywhere, one_by_one=False)) == []
     one, other = applications._remarks(here, one_by_one=True)
-    assert "no room beside the old replicas" in one
-    assert "--host 0.0.0.0, given to the first deployment" in other
+    assert "no room for old and new replicas at once" in one
+    assert "--host 0.0.0.0 in the first deployment" in other
 
 
 def test_removing_waits_as_long_as_requests_may_take(monkeypatch):
@@ -357,7 +357,7 @@ def test_removing_waits_as_long_as_requests_may_take(monkeypatch):
 
 
 def test_nothing_reaches_stderr_while_connecting(capfd):
-    with cluster._nothing_on_stderr():
+    with cluster._silent_stderr():
         os.write(2, b"gcs_client.cc: tried again\n")
     os.write(2, b"after\n")
     assert capfd.readouterr().err == "after\n"
@@ -369,8 +369,8 @@ def test_somebody_listens():
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
-        assert cluster._nobody_at(f"127.0.0.1:{port}") == ""
-        assert cluster._nobody_at(f"ray://127.0.0.1:{port}") == ""
+        assert cluster._unreachable(f"127.0.0.1:{port}") == ""
+        assert cluster._unreachable(f"ray://127.0.0.1:{port}") == ""
     finally:
         server.stop(None).wait()
 
@@ -380,26 +380,24 @@ def test_somebody_else_listens(monkeypatch):
     pytest.importorskip("grpc")
     monkeypatch.setattr(cluster, "SECONDS_TO_CONNECT", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as server:
-        assert cluster._nobody_at(f"127.0.0.1:{server.getsockname()[1]}") == "what listens there is no Ray"
+        assert cluster._unreachable(f"127.0.0.1:{server.getsockname()[1]}") == "what listens there is not Ray"
 
 
 def test_a_ray_that_was_killed_is_none(monkeypatch):
     services = pytest.importorskip("ray._private.services")
     monkeypatch.setattr(services, "get_ray_address_from_environment", lambda *_: "127.0.0.1:1")
-    assert cluster._running_here() == ""
+    assert cluster._local_address() == ""
     assert cluster._reach("auto") == cluster.NONE_HERE
 
 
 @pytest.mark.parametrize("address", ["local", "http://127.0.0.1:8265", "127.0.0.1", ":1", "ray://h", "h:port"])
 def test_what_is_no_address_of_a_cluster(address):
-    assert cluster._nobody_at(address) == cluster.EXPECTED
+    assert cluster._unreachable(address) == cluster.EXPECTED
 
 
 def test_only_a_cluster_of_this_machine_keeps_its_replicas_to_it():
-    assert cluster._of_replicas("127.0.0.1:6379")["worker_process_setup_hook"]
-    assert cluster._of_replicas("10.0.0.1:6379") == {}
-    assert Cluster("127.0.0.1:6379").here
-    assert not Cluster("10.0.0.1:6379").here
+    assert cluster._replica_environment("127.0.0.1:6379")["worker_process_setup_hook"]
+    assert cluster._replica_environment("10.0.0.1:6379") == {}
 
 
 @pytest.mark.parametrize(
@@ -413,7 +411,7 @@ def test_only_a_cluster_of_this_machine_keeps_its_replicas_to_it():
             "first\nThe deployment failed to start 3 times in a row.\n",
             "The deployment failed to start 3 times in a row.",
         ),
-        ("", "Ray says nothing more"),
+        ("", "Ray gives no reason"),
     ],
 )
 def test_the_reason_in_rays_message(message, wanted):
@@ -442,7 +440,7 @@ def test_how_it_goes_is_told(monkeypatch):
     "route, says",
     [
         *((route, f"--route is {route!r}") for route in ("x", "/x/", "//", "/{name}", "/a b", "/x?y")),
-        ("/", "answers at / already"),
+        ("/", "already answers at /"),
     ],
 )
 def test_a_route_that_cannot_be(route, says):
@@ -453,8 +451,8 @@ def test_a_route_that_cannot_be(route, says):
 
 
 def test_room_on_some_node(connected):
-    applications._check_room(RaySettings(name="m", cpus=4))
+    applications._check_capacity(RaySettings(name="m", cpus=4))
     with pytest.raises(
-        UsageError, match="reserves 5 cores and 0 GPUs, and the largest of the cluster's 1 nodes has 4 and 0"
+        UsageError, match="reserves 5 cores and 0 GPUs, but the largest of the cluster's 1 nodes has 4 and 0"
     ):
-        applications._check_room(RaySettings(name="m", cpus=5))
+        applications._check_capacity(RaySettings(name="m", cpus=5))

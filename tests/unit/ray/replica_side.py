@@ -54,7 +54,7 @@ def batches_of(handler, *, gather_seconds=0.0, **settings):
 
     async def gather(ticket):
         await asyncio.sleep(gather_seconds)
-        await batches.line_up([ticket])
+        await batches.enqueue([ticket])
 
     batches.gather = gather
     return batches

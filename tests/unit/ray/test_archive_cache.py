@@ -124,7 +124,7 @@ def test_a_file_that_was_changed_inside_is_refused(tmp_path):
         for entry in old.infolist():
             added = b"# changed\n" if entry.filename.endswith(".py") else b""
             new.writestr(entry, old.read(entry.filename) + added)
-    with pytest.raises(UsageError, match=r"not as it was packed: .*does not hold what was packed"):
+    with pytest.raises(UsageError, match=r"differs from what was packed: .*does not hold what was packed"):
         describe(broken)
 
 
@@ -141,11 +141,11 @@ def test_a_folder_that_was_changed_is_refused(tmp_path):
 @pytest.mark.parametrize(
     "uri, says",
     [
-        ("nowhere.mar", "no such archive here; a cluster's nodes all need it"),
+        ("nowhere.mar", "no such archive here; every node of a cluster needs it"),
         ("ftp://there/m.mar", "cannot be fetched; expected a path, file://"),
         ("http://127.0.0.1:1/m.mar", "cannot be fetched: ConnectionError"),
         ("s3://bucket/m.mar", "cannot be fetched: .*smart_open"),
-        ("http://[", "neither a path nor an address"),
+        ("http://[", "neither a path nor a URL"),
     ],
 )
 def test_what_cannot_be_fetched_is_said_in_one_line(uri, says):
@@ -204,8 +204,8 @@ def test_the_settings_are_those_that_the_manifest_names(by_others):
     [
         ("batchSize: [3\n", "own.yaml", "own.yaml is not YAML: while parsing a flow sequence"),
         ("day: 2026-99-99\n", "own.yaml", "own.yaml is not YAML: month must be in"),
-        ("# nothing\n", "own.yaml", "own.yaml holds no settings"),
-        ("batchSize: 3\n", "other.yaml", "names the settings other.yaml, which are not in it"),
+        ("# nothing\n", "own.yaml", "own.yaml contains no settings"),
+        ("batchSize: 3\n", "other.yaml", "names the settings file other.yaml, which is missing"),
     ],
 )
 def test_settings_that_cannot_be_read_are_not_passed_over(by_others, settings, named, says):

@@ -167,7 +167,7 @@ def test_a_defect_of_the_loop_is_an_answer_too(monkeypatch, caplog):
     monkeypatch.setattr(batches.handler, "run_batch", lambda requests, sink: 1 / 0)
     replies = asyncio.run(answers(batches, numbers(1, 2)))
     assert [reply.status for reply in replies] == [500, 500]
-    assert "defect of tsbatch" in caplog.text
+    assert "bug in tsbatch" in caplog.text
 
 
 def test_metrics_that_fail_cost_no_answer(monkeypatch, caplog):

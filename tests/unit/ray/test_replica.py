@@ -16,7 +16,6 @@ from tsbatch.ray.deployment_options import ray_settings
 pytest.importorskip("ray.serve")  # keeps its warnings to itself
 
 from tsbatch.ray import deployment, replica
-from tsbatch.ray.metrics import RayMetrics
 
 CLOSES = DOUBLES.replace(
     "return lambda", "self.on_close(lambda: open('../closed', 'a').close())\n        return lambda"
@@ -26,7 +25,7 @@ CLOSES = DOUBLES.replace(
 @pytest.fixture(autouse=True)
 def without_rays_batching(monkeypatch, tmp_path):
     """It works in a replica's process alone; requests are gathered one by one."""
-    monkeypatch.setattr(replica, "_gathered_by_ray", lambda batches: lambda ticket: batches.line_up([ticket]))
+    monkeypatch.setattr(replica, "_gathered_by_ray", lambda batches: lambda ticket: batches.enqueue([ticket]))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
@@ -50,7 +49,7 @@ def test_it_answers_by_address_and_by_handle(tmp_path):
 
 def test_an_error_reaches_who_holds_the_handle(tmp_path):
     one = started(tmp_path)
-    with pytest.raises(replica.Refused, match=r"400: .*no item"):
+    with pytest.raises(replica.RequestFailed, match=r"400: .*no item"):
         asyncio.run(one.predict([]))
     one._close()
 
@@ -83,7 +82,7 @@ def test_a_close_that_fails_still_gives_the_folder_back(tmp_path, caplog):
 def test_a_load_that_takes_too_long(tmp_path):
     slow = DOUBLES.replace("return lambda", "import time; time.sleep(1.5)\n        return lambda")
     begun = time.monotonic()
-    with pytest.raises(LoadError, match=r"double\.mar: not loaded in startupTimeout, 1 s"):
+    with pytest.raises(LoadError, match=r"double\.mar: not loaded within startupTimeout \(1 s\)"):
         started(tmp_path, slow, startup_timeout=1)
     assert time.monotonic() - begun < 1.4
 
@@ -97,7 +96,7 @@ def test_the_application_has_the_archives_settings(tmp_path):
 
 
 def test_metrics_have_torchserves_names():
-    sink = RayMetrics("m")
+    sink = replica.RayMetrics("m")
     sink.count("BatchRequests", 3, {})
     sink.count("FailedRequests", 1, {"Cause": "bad_request"})
     sink.count("PreprocessTime", 0.0, {})

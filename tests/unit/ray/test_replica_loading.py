@@ -55,11 +55,11 @@ def test_its_own_modules_are_found(tmp_path):
     [
         (
             "class Plain:\n    def handle(self, data, context):\n        return data\n",
-            "has Plain, which is no BatchHandler",
+            "has Plain, which is not a BatchHandler",
         ),
         ("def handle(data, context):\n    return data\n", "is a function"),
         (DOUBLES + "\nclass Other(Doubles):\n    pass\n", r"has 2 of them \(Doubles, Other\)"),
-        ("x = 1\n", "has no handler's class"),
+        ("x = 1\n", "has no handler class"),
         ("import nowhere_at_all\n", "needs nowhere_at_all, which is not installed on the node"),
         ("1 / 0\n", "raised ZeroDivisionError: division by zero"),
         (DOUBLES.replace("return lambda numbers: 2 * numbers", "1 / 0"), "load_model raised ZeroDivisionError"),

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.ray.replica_side import Doubles, batches_of, call, loaded
 from tsbatch.protocol.reply import Reply
-from tsbatch.ray import model_description
+from tsbatch.ray import routes
 from tsbatch.ray.routes import build
 
 JSON = {"content-type": "application/json"}
@@ -162,7 +162,7 @@ def test_described_as_torchserve_describes(ask, monkeypatch):
     async def two():
         return [{"id": "0", "status": "READY"}, {"id": "1", "status": "STARTING"}]
 
-    monkeypatch.setattr(model_description, "_replicas", two)
+    monkeypatch.setattr(routes, "_replicas", two)
     (described,) = ask("GET", "/models/m?customized=true").json()
     assert (described["modelName"], described["modelVersion"]) == ("m", "1.0")
     assert (described["batchSize"], described["maxBatchDelay"], described["minWorkers"]) == (4, 100, 1)

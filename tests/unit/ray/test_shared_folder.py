@@ -62,7 +62,7 @@ def test_what_a_killed_replica_left_half_done_is_filled_anew():
 def test_what_killed_replicas_of_other_archives_left_is_removed():
     held = SharedFolder("held", fill)
     abandoned = SharedFolder("abandoned", fill)
-    abandoned._let_go()  # as the system does for a process that is gone
+    abandoned._unlock()  # as the system does for a process that is gone
     SharedFolder("key", fill).release()
     assert held.path.is_dir()
     assert not abandoned.path.exists()

@@ -321,7 +321,7 @@ def test_a_defect_of_the_loop_itself_still_gives_everyone_an_answer(echo, monkey
     answers, context = handle(echo, ["a", "b"])
     assert all(b"the batch loop raised RuntimeError" in answer for answer in answers)
     assert [context.get_response_status(index)[0] for index in range(2)] == [500, 500]
-    assert "a defect of tsbatch" in caplog.text
+    assert "a bug in tsbatch" in caplog.text
 
 
 def test_answers_that_were_ready_before_a_defect_are_kept(echo, monkeypatch):

@@ -1,1 +1,1 @@
-"""Ray Serve from a desk: find a cluster or start one here, deploy an archive, say how it is, remove it."""
+"""Manage Ray Serve: find or start a cluster, deploy an archive, show its status, remove it."""

@@ -1,8 +1,8 @@
-"""A Ray of one node on this machine, started by ``tsbatch ray deploy --local`` and ended by ``undeploy``.
+"""A one-node Ray on this machine, started by ``tsbatch ray deploy --local`` and stopped by ``undeploy``.
 
-It listens on 127.0.0.1 alone, wants a token of its own, and lives on when the command ends. What belongs to it is found
-again by an environment variable that all of its processes inherit, so that ending it ends nothing else (``ray stop``
-would end every Ray here).
+It listens only on 127.0.0.1, requires its own token, and keeps running when the command ends. All of its processes
+inherit an environment variable that identifies them, so stopping it stops nothing else (``ray stop`` would stop every
+Ray on the machine).
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from tsbatch.system.state_directory import read_state, state_folder, write_priva
 
 SECONDS_TO_START: Final = 60
 OBJECT_STORE: Final = 100_000_000
-"""Bytes; requests and answers travel past it."""
+"""Bytes; requests and answers do not use it."""
 ENVIRONMENT: Final = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    # Despite its name this is what keeps all of Ray's own ports on 127.0.0.1, and those who connect from asking another
-    # of the machine's addresses (ray/_private/services.py, resolve_ip_for_localhost).
+    # Despite its name, this keeps all of Ray's own ports on 127.0.0.1, and makes clients connect there instead of to
+    # another address of the machine (ray/_private/services.py, resolve_ip_for_localhost).
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class LocalRay:
-    """The Ray that was started here.
+    """A Ray that was started on this machine.
 
     Attributes:
-        address: as ``127.0.0.1:6379``.
+        address: its address, as ``127.0.0.1:6379``.
         work_dir: its private folder.
-        process: ``ray start --block``, the parent of the rest.
-        haproxy: whether HAProxy takes the requests, in place of Ray's proxies.
+        process: ``ray start --block``, the parent of all others.
+        haproxy: whether HAProxy takes the requests instead of Ray's proxies.
     """
 
     address: str
@@ -55,36 +55,36 @@ class LocalRay:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a process needs in its environment, before it imports Ray, to be let in."""
+        """Environment variables that a process needs, before it imports Ray, to connect."""
         token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(Path(self.work_dir, "token"))}
         return {**ENVIRONMENT, **token, **(haproxy.environment(Path(self.work_dir)) if self.haproxy else {})}
 
     @property
     def logs(self) -> str:
-        """Where its logs lie."""
+        """The folder with its logs."""
         return str(Path(self.work_dir, "session_latest", "logs"))
 
 
 def start(cores: int | None = None, *, with_haproxy: bool = False) -> LocalRay:
-    """Start it, and wait until it takes connections.
+    """Start a Ray, and wait until it accepts connections.
 
     Args:
-        cores: what its replicas can reserve; the machine's when left out.
-        with_haproxy: HAProxy takes the requests, in place of Ray's proxies.
+        cores: cores that its replicas can reserve; by default all cores.
+        with_haproxy: use HAProxy instead of Ray's proxies.
 
     Raises:
-        ServerError: it ended, or did not come up.
-        UsageError: HAProxy cannot be had here.
+        ServerError: it ended, or did not start in time.
+        UsageError: HAProxy cannot be used here.
     """
     if with_haproxy:
         haproxy.check()
-    folder = Path(tempfile.mkdtemp(prefix="tsb-ray-"))  # short: Ray's sockets lie in it, and their paths have 107 bytes
+    folder = Path(tempfile.mkdtemp(prefix="tsb-ray-"))  # short: paths of sockets are limited to 107 bytes
     write_private(folder / "token", secrets.token_hex(32))
-    port, metrics, agent, client, *of_haproxy = free_ports(6)
+    port, metrics, agent, client, *haproxy_ports = free_ports(6)
     address = f"127.0.0.1:{port}"
     own = LocalRay(address, str(folder), ProcessRef(0, 0), with_haproxy).environment
     if with_haproxy:
-        own |= haproxy.ports(*of_haproxy)
+        own |= haproxy.ports(*haproxy_ports)
         haproxy.make_folder(folder)
     command = [
         *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"),
@@ -110,7 +110,7 @@ def start(cores: int | None = None, *, with_haproxy: bool = False) -> LocalRay:
         end(found)
         raise
     finally:
-        process.returncode = 0  # it lives on without this process, of which Popen would complain
+        process.returncode = 0  # it outlives this process, and Popen would warn about that
     return found
 
 
@@ -125,7 +125,7 @@ def _wait(process: subprocess.Popen[bytes], log: Path) -> None:
 
 
 def running() -> LocalRay | None:
-    """The one that runs; None when there is none, or it has ended."""
+    """Return the running one; None if there is none."""
     try:
         found = read_state(_state_file(), LocalRay)
     except ServerError:
@@ -137,7 +137,7 @@ def running() -> LocalRay | None:
 
 
 def end(found: LocalRay) -> None:
-    """End it and all that it started, and remove its folder."""
+    """Stop it with all its processes, and remove its folder."""
     found.process.terminate()
     found.process.wait_gone(10)
     end_marked(found.work_dir)
