@@ -212,7 +212,7 @@ class TestFreshProcess:
         made = make_mar(STOCK.format(initialize="import os; os.kill(os.getpid(), 9)"))
         failure = check(made).failure
         assert failure.cause == "the process ended while loading (exit code 137, phase: initialize)"
-        assert "no room" in failure.remedy
+        assert "does not have enough memory" in failure.remedy
 
     def test_killed_for_memory(self, make_mar, state, monkeypatch):
         counts = iter([3, 4])

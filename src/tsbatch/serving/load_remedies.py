@@ -1,7 +1,7 @@
-"""What to do about a load that failed: the commonest causes, recognised by what the exception says.
+"""Remedies for failed loads: the most common causes, recognized by the text of the exception.
 
-``remedy(text)`` looks the text through from top to bottom and takes the first cause that fits, so that a narrow
-pattern stands above a wide one. The texts are those of Python, torch, transformers, safetensors and TorchServe.
+``remedy(text)`` takes the first cause in :data:`CAUSES` whose pattern matches, so narrow patterns come first. The texts are
+those of Python, torch, transformers, safetensors and TorchServe.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ PIP_NAMES = {
     "sklearn": "scikit-learn",
     "yaml": "PyYAML",
 }
-"""Import names whose package is called otherwise."""
+"""Imports whose package has another name."""
 
-Words = Callable[[re.Match[str]], str]
+MakeRemedy = Callable[[re.Match[str]], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,32 +32,27 @@ class Cause:
     """One cause of a failed load.
 
     Attributes:
-        name: a short name for it.
-        pattern: what the exception's text has when this is the cause.
-        remedy: what to do, in one sentence; made from the match where it names what was found.
+        name: a short name.
+        pattern: matches the text of the exception.
+        remedy: what to do, in one sentence, or a function that makes it from the match.
     """
 
     name: str
     pattern: re.Pattern[str]
-    remedy: str | Words
-
-    def answer(self, text: str) -> str | None:
-        """The remedy when ``text`` has this cause."""
-        match = self.pattern.search(text)
-        if match is None:
-            return None
-        return self.remedy if isinstance(self.remedy, str) else self.remedy(match)
+    remedy: str | MakeRemedy
 
 
 def cause_of(text: str) -> Cause | None:
-    """The first known cause that this text shows."""
+    """Return the first known cause of this error text."""
     return next((cause for cause in CAUSES if cause.pattern.search(text)), None)
 
 
 def remedy(text: str) -> str | None:
-    """What to do about a load that failed with this text; None when the cause is not a known one."""
-    cause = cause_of(text)
-    return cause.answer(text) if cause else None
+    """Return what to do about a load that failed with this text; None if the cause is unknown."""
+    for cause in CAUSES:
+        if match := cause.pattern.search(text):
+            return cause.remedy if isinstance(cause.remedy, str) else cause.remedy(match)
+    return None
 
 
 def _package(match: re.Match[str]) -> str:
@@ -65,30 +60,29 @@ def _package(match: re.Match[str]) -> str:
     top = module.partition(".")[0]
     name = PIP_NAMES.get(module) or PIP_NAMES.get(top) or top
     return (
-        f"the worker has no {module}: a package goes into requirements.txt (tsbatch package --requirements, and "
-        f"install_py_dep_per_model=true in config.properties) or into the worker's environment (pip install {name}); "
-        f"a file of your own into the archive (tsbatch package --extra {top}.py)"
+        f"the worker cannot import {module}: add a package to requirements.txt (tsbatch package --requirements, and "
+        f"install_py_dep_per_model=true in config.properties) or to the worker's environment (pip install {name}), and "
+        f"a file of your own to the archive (tsbatch package --extra {top}.py)"
     )
 
 
 def _no_handler(match: re.Match[str]) -> str:
     return (
-        f"the archive has no {match['handler']}.py, and TorchServe no handler of that name: "
-        "package it again with --handler"
+        f"neither the archive nor TorchServe has a handler {match['handler']}: package the model again with --handler"
     )
 
 
 def _classes(match: re.Match[str]) -> str:
     return (
-        f"the weights were saved for shape [{match['saved']}] and the model is built with [{match['built']}]: build it "
-        "with the number of classes that it was trained with (num_labels, out_features), or package the other weights"
+        f"the weights were saved with shape [{match['saved']}] but the model was built with [{match['built']}]: build "
+        "it with the number of classes it was trained with (num_labels, out_features), or package other weights"
     )
 
 
 def _labels(match: re.Match[str]) -> str:
     return (
-        f"the label file is not the one of these weights ({match[0]}): write one label for each output, "
-        "in the order of training, and package it again"
+        f"the label file does not match the weights ({match[0]}): write one label per output, in the order used in "
+        "training, and package the model again"
     )
 
 
@@ -96,24 +90,24 @@ def _file(match: re.Match[str]) -> str:
     file = match["file"]
     if file.startswith("/") or file[1:2] == ":":
         return (
-            f"{file} is a path of the machine where this was written: package the file (--extra) and open it under "
+            f"{file} is a path on another machine: package the file (--extra) and open it below "
             'context.system_properties["model_dir"]'
         )
-    return f"put {file} into the archive (tsbatch package --extra {file}); a handler's working folder is the archive"
+    return f"add {file} to the archive (tsbatch package --extra {file}), which is the handler's working folder"
 
 
 def _dtype(match: re.Match[str]) -> str:
     return (
-        f"two kinds of numbers meet ({match[0]}): convert the model or the input, .to(torch.float32) for example, "
-        "or set tsbatch.dtype in model-config.yaml"
+        f"two data types do not match ({match[0]}): convert the model or the input, for example with "
+        ".to(torch.float32), or set tsbatch.dtype in model-config.yaml"
     )
 
 
-def _cause(name: str, pattern: str, remedy: str | Words) -> Cause:
+def _cause(name: str, pattern: str, remedy: str | MakeRemedy) -> Cause:
     return Cause(name, re.compile(pattern, re.IGNORECASE), remedy)
 
 
-FEW_WORKERS = "start fewer workers (minWorkers), take a smaller dtype, or give the machine more memory"
+FEW_WORKERS = "start fewer workers (minWorkers), use a smaller dtype, or add memory"
 
 CAUSES: tuple[Cause, ...] = (
     _cause("no handler file", r"No module named 'ts\.torch_handler\.(?P<handler>[^']+)'", _no_handler),
@@ -126,50 +120,49 @@ CAUSES: tuple[Cause, ...] = (
     _cause(
         "other version of a package",
         r"cannot import name '(?P<name>[^']+)' from '(?P<module>[^']+)'|has no attribute '__version__'",
-        "this release of the package is another one than the handler was written for: "
-        "pin the version that works in requirements.txt",
+        "the handler was written for another version of this package: pin a version that works in requirements.txt",
     ),
     _cause(
         "missing system library",
         r"(?P<library>lib\S+\.so\S*): cannot open shared object file",
-        lambda match: f"the machine lacks the system library {match['library']}: install what brings it there",
+        lambda match: f"the machine lacks the system library {match['library']}: install the package with it",
     ),
     _cause(
         "torch and its companions",
         r"operator torchvision::|undefined symbol: _ZN\w*(c10|torch|at)|torchvision.*(incompatible|circular import)",
-        "torchvision or another extension was built for a different torch: install the release that belongs to it",
+        "torchvision or another extension was built for a different torch: install the release that matches your torch",
     ),
     _cause(
         "numpy's binary interface",
         r"numpy\.dtype size changed|_ARRAY_API not found|compiled using NumPy 1\.x",
-        "a package was built for another numpy: upgrade that package, or pin numpy to its major version",
+        "a package was built for another major version of numpy: upgrade the package, or pin numpy to that version",
     ),
     _cause(
         "trust_remote_code",
         r"trust_remote_code|requires you to execute the (configuration|modeling|\w+) file",
-        "the model folder brings code of its own: read it, then set tsbatch.trust_remote_code: true in "
-        "model-config.yaml (own handler: trust_remote_code=True)",
+        "the model folder contains its own code: review it, then set tsbatch.trust_remote_code: true in "
+        "model-config.yaml (in your own handler: trust_remote_code=True)",
     ),
     _cause(
         "gated or unreachable hub",
         r"gated repo|couldn't connect to|we couldn't connect|OfflineModeIsEnabled|offline mode|LocalEntryNotFound|"
         r"is not a local folder and is not a valid model identifier|Max retries exceeded|401 Client Error|"
         r"Repository Not Found|Cannot reach https?://|Temporary failure in name resolution",
-        "the handler asks a model hub: package the whole model folder (save_pretrained) and load it from "
+        "the handler downloads from a model hub: package the whole model folder (save_pretrained) and load it from "
         'context.system_properties["model_dir"]',
     ),
     _cause(
         "tokenizers or transformers too old",
         r"did not match any variant of untagged enum|does not recognize this architecture|"
         r"Unrecognized (model|configuration class)|Tokenizer class \w+ does not exist",
-        "the folder was saved by a newer release: pip install -U transformers tokenizers in the worker's environment",
+        "a newer release saved the folder: run pip install -U transformers tokenizers in the worker's environment",
     ),
     _cause(
         "missing tokenizer files",
         r"Can't load tokenizer|tokenizer cannot be loaded|instantiate the backend tokenizer|"
         r"load(ing)? (the )?vocabulary|Unable to load vocabulary|(vocab\.txt|tokenizer\.json|spiece\.model)\b.*"
         r"(not found|missing|No such file)|No such file.*(vocab\.txt|tokenizer\.json|spiece\.model)",
-        "save the tokenizer beside the model (tokenizer.save_pretrained(FOLDER)) and package the folder again",
+        "save the tokenizer in the model folder (tokenizer.save_pretrained(FOLDER)) and package the folder again",
     ),
     _cause(
         "another number of classes",
@@ -181,7 +174,7 @@ CAUSES: tuple[Cause, ...] = (
         "a prefix of DataParallel or Lightning",
         r"(Missing|Unexpected) key\(s\).*\"(module|model|_orig_mod)\.",
         "the weights were saved from a wrapped model: save model.module.state_dict() (torch.compile: "
-        "model._orig_mod), or take the prefix off the keys",
+        "model._orig_mod), or remove the prefix from the keys",
     ),
     _cause(
         "another model",
@@ -192,49 +185,49 @@ CAUSES: tuple[Cause, ...] = (
         "damaged safetensors",
         r"SafetensorError|HeaderTooLarge|HeaderTooSmall|InvalidHeader|MetadataIncompleteBuffer|"
         r"incomplete metadata|deserializing header",
-        "the file is cut off, or a git-lfs pointer of some hundred bytes: copy it again, and compare size and SHA-256",
+        "the file is truncated, or a git-lfs pointer of a few hundred bytes: copy it again and compare its SHA-256",
     ),
     _cause(
         "damaged weights",
         r"PytorchStreamReader failed|failed finding central directory|archive is corrupted|unexpected EOF|"
         r"Ran out of input|not a ZIP archive|cannot be read as weights|not TorchScript",
-        "the weights file is damaged or no such file: copy it again and compare its SHA-256; a git-lfs pointer has "
-        "only some hundred bytes",
+        "the weights file is damaged or has another format: copy it again and compare its SHA-256; a git-lfs pointer "
+        "has only a few hundred bytes",
     ),
     _cause(
         "more than weights",
         r"UnpicklingError|weights_only|holds more than weights|Weights only load failed",
-        "a whole pickled module could run any code: save the weights alone "
+        "a pickled module can run any code: save only the weights "
         "(safetensors.torch.save_file(model.state_dict(), FILE)) and build the module in the handler",
     ),
     _cause(
         "no GPU here",
         r"Attempting to deserialize object on a CUDA device|No CUDA GPUs are available|Found no NVIDIA driver|"
         r"not compiled with CUDA",
-        "the weights or the handler ask for a GPU that this worker has not: load with map_location=device, and move "
-        "to the device of the context alone",
+        "the weights or the handler need a GPU that this worker does not have: load with map_location=device, and use "
+        "only the device of the context",
     ),
     _cause(
         "GPU memory",
         r"CUDA out of memory|CUDA error: out of memory|CUBLAS_STATUS_(NOT_INITIALIZED|ALLOC_FAILED)|OutOfMemoryError",
-        f"the GPU has no room for another worker: {FEW_WORKERS}",
+        f"the GPU does not have enough memory for another worker: {FEW_WORKERS}",
     ),
     _cause(
         "memory",
         r"MemoryError|DefaultCPUAllocator|Cannot allocate memory|exit code 137|killed for memory|memory ran out|"
         r"System out of memory",
-        f"the machine has no room for the model: {FEW_WORKERS}; tsbatch check tells the peak",
+        f"the machine does not have enough memory for the model: {FEW_WORKERS}; tsbatch check shows the peak",
     ),
     _cause(
         "disk full",
         r"No space left on device|Disk quota exceeded",
-        "the disk is full: TorchServe unpacks each archive below its temporary folder (TEMP); make room, or use a "
-        "folder in the model store in place of an archive",
+        "the disk is full: TorchServe unpacks each archive below its temporary folder (TEMP); free space, or package "
+        "with --format folder",
     ),
     _cause(
         "permission",
         r"(PermissionError|Permission denied).*?'(?P<file>[^']+)'",
-        lambda match: f"the server's user may not use {match['file']}: allow it, or write below a folder of its own",
+        lambda match: f"the server's user has no permission for {match['file']}: grant it, or use another folder",
     ),
     _cause("missing file", r"(FileNotFoundError|No such file or directory).*?'(?P<file>[^']+)'", _file),
     _cause(
@@ -246,29 +239,29 @@ CAUSES: tuple[Cause, ...] = (
     _cause(
         "no class, or two",
         r"Expected only one class",
-        "TorchServe takes the one class that the handler's file defines: move dataclasses, enums and helpers to "
-        "another file, and write 'class MyHandler(Imported): pass' for an imported one",
+        "TorchServe expects exactly one class in the handler's file: move dataclasses, enums and helpers to another "
+        "file, and for an imported handler write 'class MyHandler(Imported): pass'",
     ),
     _cause(
         "no handle or initialize",
         r"Expect handle method in class|has no attribute '(initialize|handle)'",
-        "the class must be a handler: let it inherit from tsbatch.BatchHandler, or from BaseHandler",
+        "the class is not a handler: inherit from tsbatch.BatchHandler or BaseHandler",
     ),
     _cause(
         "a name handle in the module",
         r"\bhandle\(\) (takes|missing|got)|'module' object is not callable|object is not callable|\(\) takes no arg",
-        "TorchServe takes a name 'handle' in the handler's file, or after a colon, as a function handle(data, context) "
-        "and no class then: rename it, or remove the colon",
+        "TorchServe uses a name 'handle' in the handler's file, or after a colon, as a function handle(data, context) "
+        "instead of the class: rename it, or remove the colon",
     ),
     _cause(
         "a function called with nothing",
         r"'NoneType' object is not (iterable|subscriptable)|object of type 'NoneType' has no len",
-        "if the handler is a function: TorchServe calls it once with data None to initialise it; return None then",
+        "TorchServe calls a handler function once with data None to initialize it: return None in that case",
     ),
     _cause(
         "not Python",
         r"(SyntaxError|IndentationError|TabError)",
-        "the worker's Python cannot read this file: correct the line, or use the Python it was written for",
+        "the worker's Python cannot parse this file: correct the line, or use the Python version it was written for",
     ),
     _cause(
         "dtype",
@@ -287,29 +280,29 @@ CAUSES: tuple[Cause, ...] = (
     _cause(
         "broken JSON",
         r"JSONDecodeError|Expecting value: line|is not valid JSON|is no manifest of a model",
-        "a JSON file in the archive is broken or empty: open it with python -m json.tool, and package it again",
+        "a JSON file in the archive is invalid or empty: check it with python -m json.tool and package again",
     ),
     _cause(
         "broken YAML",
         r"yaml\.\w+\.\w*Error|mapping values are not allowed|cannot be read: .*(while (parsing|scanning))",
-        "model-config.yaml is no YAML there: spaces in place of tabs, and a space after each colon",
+        "model-config.yaml is not valid YAML: use spaces instead of tabs, and a space after each colon",
     ),
     _cause(
         "encoding",
         r"UnicodeDecodeError",
-        "a file is read in the worker's own encoding: open it with encoding='utf-8'",
+        "a file is read with the worker's default encoding: open it with encoding='utf-8'",
     ),
     _cause(
         "crash in native code",
         r"exit code (139|134|132)|Segmentation fault|Illegal instruction",
-        "native code crashed: a package built for another processor or another torch; run python -X faulthandler with "
-        "the handler to see where",
+        "native code crashed, for example in a package built for another processor or torch: run the handler with "
+        "python -X faulthandler to find it",
     ),
     _cause(
         "an end without output",
         r"ended without output",
-        "the process was killed (too little memory?) or left by os._exit; tsbatch check ARCHIVE shows exit code and "
-        "peak memory",
+        "the process was killed, perhaps because memory ran out, or called os._exit: tsbatch check ARCHIVE shows its "
+        "exit code and peak memory",
     ),
 )
-"""Every known cause, narrow ones first."""
+"""The known causes, narrow patterns first."""

@@ -204,8 +204,8 @@ def test_an_unknown_cause_has_no_remedy():
         ("No module named 'cv2'", ["pip install opencv-python-headless", "--extra cv2.py"]),
         ("No module named 'sklearn.svm'", ["pip install scikit-learn"]),
         ("No such file or directory: 'labels.json'", ["--extra labels.json"]),
-        ("No such file or directory: '/home/me/labels.json'", ["a path of the machine", "model_dir"]),
-        ("No such file or directory: 'C:\\models\\labels.json'", ["a path of the machine"]),
+        ("No such file or directory: '/home/me/labels.json'", ["a path on another machine", "model_dir"]),
+        ("No such file or directory: 'C:\\models\\labels.json'", ["a path on another machine"]),
     ],
 )
 def test_a_remedy_names_what_was_found(text, words):
