@@ -21,7 +21,7 @@ WARM_UP = 5.0
 
 Data = Annotated[
     Path | None,
-    Option(help="Data to send: JSON lines, text lines, CSV, or a folder of images; without it, GET requests."),
+    Option(help="Data to send: JSON lines, text lines, CSV, or a folder of images; GET requests if omitted."),
 ]
 Steps = Annotated[
     str | None, Option(help="Steps of a ramp, such as 10,20,40: clients, or with --arrivals requests per second.")
@@ -31,7 +31,9 @@ WarmUp = Annotated[
     float | None,
     Option(min=0, help=f"Warm-up before each step, in seconds; not counted (default: {WARM_UP:g}, with --trace 0)."),
 ]
-Append = Annotated[bool, Option("--append", help="Add the runs to the --output file, to test variants in turn.")]
+Append = Annotated[
+    bool, Option("--append", help="Append the runs to the --output file, so that variants can take turns.")
+]
 ServerOfUrl = Annotated[
     str | None, Option("--server", help="For a URL: management address of its server, to read the model's settings.")
 ]
@@ -117,7 +119,7 @@ def show_result(result: BenchResult, *, output: Path | None, html: Path | None, 
 
 def compare_command(
     before: Annotated[Path, Argument(metavar="A", help="Result of a load test: tsbatch bench --output A.")],
-    after: Annotated[Path, Argument(metavar="B", help="Another result under the same load.")],
+    after: Annotated[Path, Argument(metavar="B", help="Another result, measured under the same load.")],
     as_json: options.Json = False,
 ) -> None:
     """Show whether B is better than A, worse, or within the noise.

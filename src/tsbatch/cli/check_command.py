@@ -33,7 +33,7 @@ def check_command(
     limit: Annotated[int, Option(min=1, help="Time limit for loading and measuring, in seconds.")] = 3600,
     json: options.Json = False,
 ) -> None:
-    """Load an archive like a worker, measure it, and recommend timeouts and the number of workers.
+    """Load an archive as a worker would, measure it, and recommend timeouts and the number of workers.
 
     Exit code 0 if there are no findings, 1 if there are, 3 if the archive does not load; the first line then says why.
     """

@@ -35,7 +35,7 @@ def kserve_command(
     ] = None,
     check: Annotated[
         Path | None,
-        Option(help="Saved `tsbatch check ARCHIVE --json`, for the resources; if omitted, the check runs now."),
+        Option(help="Saved output of `tsbatch check ARCHIVE --json`; if omitted, the check runs now."),
     ] = None,
     name: Annotated[str | None, Option(help="Name of the InferenceService (default: the model's name).")] = None,
     namespace: Annotated[str | None, Option(help="Namespace of the InferenceService.")] = None,

@@ -84,7 +84,7 @@ def effective_command(
     api: Annotated[
         list[str] | None,
         Option(
-            help="Parameter of POST /models, such as batch_size=8, for models registered by API, not loaded at startup."
+            help="Parameter of POST /models, such as batch_size=8: show models registered by API, not at startup."
         ),
     ] = None,
     cores: Cores = None,

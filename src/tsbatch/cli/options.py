@@ -19,7 +19,7 @@ ArrivalPattern = Literal["poisson", "uniform", "bursts"]
 BATCH_SIZE = "Maximum number of requests in a batch"
 BATCH_DELAY = "Maximum time to wait for a batch to fill, in ms"
 RESPONSE_TIMEOUT = "Time limit for a batch, in seconds"
-STARTUP_TIMEOUT = "Time limit for loading a worker, in seconds"
+STARTUP_TIMEOUT = "Time limit for loading the model, in seconds"
 
 
 def _check_report(path: Path | None) -> Path | None:
@@ -33,7 +33,7 @@ def _check_report(path: Path | None) -> Path | None:
 Json = Annotated[bool, Option("--json", help="Print the result as one JSON object.")]
 RawJson = Annotated[bool, Option("--json", help="Print one JSON object, including the raw samples.")]
 Html = Annotated[Path | None, Option(help="Write an HTML report to this file.", metavar="FILE", callback=_check_report)]
-ArchivePath = Annotated[Path, Argument(help="Archive, or a folder with the content of one.")]
+ArchivePath = Annotated[Path, Argument(help="Archive, or a folder with an archive's files.")]
 Name = Annotated[str, Option("--name", help="Name of the server instance.")]
 ServerUrl = Annotated[
     str | None,
@@ -52,8 +52,8 @@ StartupTimeout = Annotated[int | None, Option(min=1, help=f"{STARTUP_TIMEOUT}.")
 
 Concurrency = Annotated[int | None, Option(min=1, help=f"Clients of a closed loop (default: {CLIENTS}).")]
 Rate = Annotated[float | None, Option(help="Requests per second of an open loop.")]
-ContentType = Annotated[str | None, Option(help="Content type of the requests, if not that of the data.")]
-GoodputLimit = Annotated[float | None, Option(help="Latency limit for the goodput, in ms.")]
+ContentType = Annotated[str | None, Option(help="Content type of the requests; by default that of the data.")]
+GoodputLimit = Annotated[float | None, Option(help="Latency up to which a response counts as goodput, in ms.")]
 Seed = Annotated[int, Option(min=0, help="Seed of the random numbers.")]
 
 

@@ -54,15 +54,15 @@ _Dtype = Annotated[Dtype | None, Option(help="Data type of the computation; --en
 _EngineBound = Annotated[
     float, Option(help="Minimum agreement with eager float32 (cosine similarity).", min=0.0, max=1.0)
 ]
-_Aux = Annotated[list[str] | None, Option(help="File as NAME=FILE that is loaded once into self.aux; can be repeated.")]
+_Aux = Annotated[list[str] | None, Option(help="Auxiliary file for self.aux, as NAME=FILE; can be repeated.")]
 _Labels = Annotated[
     Path | None, Option(help="File with the class names (JSON or lines of text), for index_to_name.json and self.aux.")
 ]
 _Requirements = Annotated[
     str | None,
     Option(
-        help="Requirements file for the server to install, or auto for this version of tsbatch. By default nothing is"
-        " installed, because TorchServe would install a second copy of torch. auto therefore also sets useVenv, which"
+        help="Requirements file for the server to install, or auto to install this version of tsbatch. By default nothing"
+        " is installed, because TorchServe would install a second copy of torch. auto therefore also sets useVenv, which"
         " installs only what is missing. Needs install_py_dep_per_model=true on the server."
     ),
 ]
@@ -93,7 +93,8 @@ _Format = Annotated[
 _Link = Annotated[
     bool,
     Option(
-        "--link", help="With --format folder: make hard links instead of copies, so changed sources change the model."
+        "--link",
+        help="With --format folder: use hard links, not copies; changes to a source file then change the model too.",
     ),
 ]
 

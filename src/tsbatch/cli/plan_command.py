@@ -37,13 +37,13 @@ P99 = Annotated[str, Option(help="Maximum P99 latency, such as 100ms.")]
 
 def plan_command(
     context: typer.Context,
-    service: Annotated[list[str], Option(help=f"{SERVICE}; repeat it for files with other numbers of workers.")],
+    service: Annotated[list[str], Option(help=f"{SERVICE}; can be repeated for different numbers of workers.")],
     p99: P99,
     rate: Annotated[float | None, Option(help="Requests per second to plan for.")] = None,
     arrivals: Arrivals = "poisson",
     trace: Trace = None,
-    scale: Annotated[str, Option(help="Factors on that load, such as 10,100,1000.")] = "1",
-    headroom: Annotated[float, Option(min=0, help="Extra load that must fit too, as a fraction.")] = 0.1,
+    scale: Annotated[str, Option(help="Multiples of that load to plan for, such as 10,100,1000.")] = "1",
+    headroom: Annotated[float, Option(min=0, help="Reserve capacity, as a fraction of the load.")] = 0.1,
     max_workers: Annotated[
         int | None, Option(min=1, help=f"Maximum workers per machine (default: its cores, or {WORKERS}).")
     ] = None,
@@ -51,7 +51,7 @@ def plan_command(
         int | None, Option(min=1, help=f"Maximum batchSize (default: the largest measured, or {BATCH_SIZE}).")
     ] = None,
     replicas: Annotated[
-        bool, Option("--replicas", help="Plan replicas with one worker each, for Ray Serve or KServe.")
+        bool, Option("--replicas", help="Plan replicas of one worker each, for Ray Serve or KServe.")
     ] = False,
     queue_size: Queue = 100,
     price: Annotated[float | None, Option(min=0, help="Price of a machine or replica.")] = None,

@@ -18,11 +18,9 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 
-Address = Annotated[
-    str, Option(help="Cluster: HOST:PORT, ray://HOST:PORT, or auto for RAY_ADDRESS or a Ray running here.")
-]
+Address = Annotated[str, Option(help="Cluster: HOST:PORT, ray://HOST:PORT, or auto for RAY_ADDRESS or a local Ray.")]
 Cpus = Annotated[
-    float | None, Option(help="CPU cores per replica, which set its threads too (default: tsbatch.threads, or 1).")
+    float | None, Option(help="CPU cores per replica, and its number of threads (default: tsbatch.threads, or 1).")
 ]
 BatchDelay = Annotated[int | None, Option(help=f"{options.BATCH_DELAY} (default: maxBatchDelay).", min=0)]
 Queue = Annotated[
@@ -32,7 +30,7 @@ Queue = Annotated[
 Surge = Annotated[
     int | None, Option(help="Percentage of new replicas to start before old ones stop (default: as many as fit).")
 ]
-Route = Annotated[str | None, Option(help="URL prefix of the application, if there are several (default: /).")]
+Route = Annotated[str | None, Option(help="URL prefix of the application, to serve several (default: /).")]
 Local = Annotated[bool, Option("--local", help="Use a private Ray on this machine, and start it if it is not running.")]
 Haproxy = Annotated[
     bool, Option("--haproxy", help="With --local: use HAProxy instead of Ray's own proxies; it is faster.")
@@ -60,10 +58,12 @@ def deploy(
     here: Local = False,
     haproxy: Haproxy = False,
     host: Annotated[str, Option(help="Address that Serve listens on, if this command starts it.")] = "127.0.0.1",
-    port: Annotated[int, Option(help="Port of that address.", min=1, max=65535)] = 8000,
+    port: Annotated[
+        int, Option(help="Port that Serve listens on, if this command starts it.", min=1, max=65535)
+    ] = 8000,
     json: options.Json = False,
 ) -> None:
-    """Deploy an archive; it replaces an application of the same name without losing a request."""
+    """Deploy an archive, and replace an application of the same name without losing a request."""
     _require_ray()
     from tsbatch.ray.archive_cache import describe
     from tsbatch.ray.deploy.applications import HttpOptions

@@ -41,14 +41,19 @@ def serve_command(
     archives: Annotated[list[str] | None, Argument(help="Additional archives for --models.")] = None,
     models: Annotated[
         list[str] | None,
-        Option("--models", help="Archive to load, as FILE or NAME=FILE, or 'all' in the model store; can be repeated."),
+        Option(
+            "--models",
+            help="Archive to load, as FILE or NAME=FILE, or 'all' for the whole model store; can be repeated.",
+        ),
     ] = None,
     model_store: Annotated[Path | None, Option(help="Model store; a private folder if omitted.")] = None,
     name: options.Name = DEFAULT_NAME,
     config: Annotated[
-        Path | None, Option(help="A config.properties, whose settings take precedence.", envvar="TS_CONFIG_FILE")
+        Path | None, Option(help="A config.properties file; its settings take precedence.", envvar="TS_CONFIG_FILE")
     ] = None,
-    log_dir: Annotated[Path | None, Option(help="Folder for the logs, which are kept.", envvar="LOG_LOCATION")] = None,
+    log_dir: Annotated[
+        Path | None, Option(help="Folder for the logs, which are kept when the server stops.", envvar="LOG_LOCATION")
+    ] = None,
     detach: Annotated[
         bool, Option("--detach", help="Return when the models are READY, and leave the server running.")
     ] = False,

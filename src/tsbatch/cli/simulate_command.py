@@ -28,14 +28,14 @@ SERVICE = "Service time: a result file of bench or check, or in ms: 20ms, 5+2*n,
 Arrivals = Annotated[options.ArrivalPattern, Option(help="Arrival pattern of the requests.")]
 Queue = Annotated[int, Option(min=1, help="Maximum number of waiting requests (jobQueueSize).")]
 Variation = Annotated[
-    float, Option(min=0, help="Standard deviation of a service time without a file, as a fraction of its mean.")
+    float, Option(min=0, help="Standard deviation of a service time given in ms, as a fraction of its mean.")
 ]
 OverheadText = Annotated[
     str | None,
     Option(
         "--overhead",
-        help="TorchServe's own time in ms, as three numbers: per request outside its worker, per batch, and per request"
-        " of a batch.",
+        help="TorchServe's overhead in ms, as three numbers separated by commas: per request outside the worker, per"
+        " batch, and per request within a batch.",
     ),
 ]
 Trace = Annotated[
@@ -59,8 +59,8 @@ def simulate_command(
     concurrency: Annotated[int | None, Option(min=1, help="Clients of a closed loop, instead of --rate.")] = None,
     think: Annotated[float, Option(min=0, help="Mean time between a client's requests, in ms.")] = 0.0,
     trace: Trace = None,
-    scale: Annotated[float, Option(help="Factor on the rate of the recorded requests.")] = 1.0,
-    requests: Annotated[int, Option(min=1, help="Maximum number of requests.")] = REQUESTS,
+    scale: Annotated[float, Option(help="Factor by which to scale the recorded rate.")] = 1.0,
+    requests: Annotated[int, Option(min=1, help="Maximum number of requests to simulate.")] = REQUESTS,
     variation: Variation = 0.0,
     overhead: OverheadText = None,
     limit: options.GoodputLimit = None,

@@ -1,7 +1,7 @@
 """Remedies for failed loads: the most common causes, recognized by the text of the exception.
 
-``remedy(text)`` takes the first cause in :data:`CAUSES` whose pattern matches, so narrow patterns come first. The texts are
-those of Python, torch, transformers, safetensors and TorchServe.
+``remedy(text)`` takes the first cause in :data:`CAUSES` whose pattern matches, so narrow patterns come first. The texts
+are those of Python, torch, transformers, safetensors and TorchServe.
 """
 
 from __future__ import annotations
