@@ -83,9 +83,7 @@ def effective_command(
     model_store: Annotated[Path | None, Option(help="Model store; the one in config.properties if omitted.")] = None,
     api: Annotated[
         list[str] | None,
-        Option(
-            help="Parameter of POST /models, such as batch_size=8: show models registered by API, not at startup."
-        ),
+        Option(help="Parameter of POST /models, such as batch_size=8: show models registered by API, not at startup."),
     ] = None,
     cores: Cores = None,
     gpus: Annotated[int, Option(min=0, help="GPUs of the serving machine.")] = 0,

@@ -61,9 +61,9 @@ _Labels = Annotated[
 _Requirements = Annotated[
     str | None,
     Option(
-        help="Requirements file for the server to install, or auto to install this version of tsbatch. By default nothing"
-        " is installed, because TorchServe would install a second copy of torch. auto therefore also sets useVenv, which"
-        " installs only what is missing. Needs install_py_dep_per_model=true on the server."
+        help="Requirements file for the server to install, or auto to install this version of tsbatch. By default"
+        " nothing is installed, because TorchServe would install a second copy of torch. auto therefore also sets"
+        " useVenv, which installs only what is missing. Needs install_py_dep_per_model=true on the server."
     ),
 ]
 _Bundle = Annotated[

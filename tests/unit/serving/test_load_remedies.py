@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from collections import OrderedDict
 
 import pytest
 import torch
 import yaml
 
-from tsbatch.serving.load_remedies import CAUSES, cause_of, remedy
+from tsbatch.serving.load_remedies import CAUSES, remedy
 
 
 class NotWeights:
@@ -135,6 +136,10 @@ REAL = {
     "broken YAML": lambda _: yaml.safe_load("a: b: c"),
     "encoding": undecodable,
 }
+
+
+def cause_of(text):
+    return next((cause for cause in CAUSES if re.search(cause.pattern, text, re.IGNORECASE)), None)
 
 
 @pytest.mark.parametrize("name", REAL)
