@@ -16,8 +16,8 @@ from tsbatch.simulation.service_time import ServiceTime, log_normal
 from tsbatch.simulation.simulator import simulate
 from tsbatch.tuning.objective import Figures
 from tsbatch.tuning.observation import Observation, observe
-from tsbatch.tuning.ranking import Traffic, figures_of, settings_of
-from tsbatch.tuning.search_space import Knobs, Space
+from tsbatch.tuning.ranking import Traffic, figures_of, simulator_settings
+from tsbatch.tuning.search_space import ModelSettings, Space
 
 QUEUE: Final = 100
 WORKER_MEMORY: Final = 200_000_000
@@ -70,23 +70,23 @@ class SimulatedServer:
             overhead=Overhead(frontend=1.0, batch=1.0, request=0.1),
         )
 
-    def measure(self, knobs: Knobs) -> Observation:
+    def measure(self, settings: ModelSettings) -> Observation:
         """One run."""
         self.runs += 1
         self._walk += self.drift * float(self._random.normal())
         factor = math.exp(self._walk + self.noise * float(self._random.normal()))
         seed = self.seed + 1000 * self.runs
         simulated = simulate(
-            settings_of(knobs, QUEUE),
+            simulator_settings(settings, QUEUE),
             self.traffic.arrivals(self.requests, seed),
             replace(self.service, times=[time * factor for time in self.service.times]),
             seed=seed,
         )
         samples = simulated.samples
         known = Known(
-            workers=knobs.workers,
-            batch_size=knobs.batch_size,
-            max_batch_delay=knobs.delay,
+            workers=settings.workers,
+            batch_size=settings.batch_size,
+            max_batch_delay=settings.delay,
             queue_size=QUEUE,
             cores=8,
             worker_memory=WORKER_MEMORY,
@@ -94,7 +94,7 @@ class SimulatedServer:
             worker_cores=0.01,
         )
         answered = int(samples.ok.sum())
-        settings = {"batchSize": knobs.batch_size, "maxBatchDelay": knobs.delay, "workers": knobs.workers}
+        described = {"batchSize": settings.batch_size, "maxBatchDelay": settings.delay, "workers": settings.workers}
         run = Run(
             started="",
             step=None,
@@ -103,19 +103,19 @@ class SimulatedServer:
             answered_items=answered,
             samples=samples,
         )
-        result = BenchResult(target={"settings": settings}, plan={}, environment={"cores": 8}, runs=[run])
+        result = BenchResult(target={"settings": described}, plan={}, environment={"cores": 8}, runs=[run])
         return observe(
-            knobs,
+            settings,
             samples,
             known,
             seconds=simulated.seconds,
             answered=answered,
-            memory=float(WORKER_MEMORY * knobs.workers),
+            memory=float(WORKER_MEMORY * settings.workers),
             service=of_bench(result, "simulated"),
         )
 
-    def truth(self, knobs: Knobs, requests: int = 20_000) -> Figures:
+    def truth(self, settings: ModelSettings, requests: int = 20_000) -> Figures:
         """What a setting shows in the long run, without noise."""
         arrivals = self.traffic.arrivals(requests, self.seed)
-        found = figures_of(simulate(settings_of(knobs, QUEUE), arrivals, self.service, seed=self.seed))
-        return Figures(**{**found.to_json(), "memory": float(WORKER_MEMORY * knobs.workers)})
+        found = figures_of(simulate(simulator_settings(settings, QUEUE), arrivals, self.service, seed=self.seed))
+        return Figures(**{**found.to_json(), "memory": float(WORKER_MEMORY * settings.workers)})

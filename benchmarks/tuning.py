@@ -27,8 +27,8 @@ from tsbatch.tuning.history import History
 from tsbatch.tuning.objective import Figures, Goal, Objective, merit
 from tsbatch.tuning.ranking import Traffic
 from tsbatch.tuning.sampler import Sampler
-from tsbatch.tuning.search import Careful
-from tsbatch.tuning.search_space import Knobs
+from tsbatch.tuning.search import CoordinateSearch
+from tsbatch.tuning.search_space import ModelSettings
 from tsbatch.tuning.tuner import Tuning
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "tune.md"
@@ -36,7 +36,7 @@ BEGIN: Final = "<!-- benchmarks/tuning.py -->"
 CLOSE: Final = 0.95
 """Of the best, what the tuner must reach."""
 
-START: Final = Knobs(workers=1, batch_size=32, delay=100)
+START: Final = ModelSettings(workers=1, batch_size=32, delay=100)
 BUDGET: Final = len(GRID.every()) // 4
 NOISE: Final = 0.02
 REQUESTS: Final = 20_000
@@ -73,40 +73,40 @@ CASES: Final = [
 ]
 
 
-def brute_force(case: Case) -> tuple[Goal, dict[Knobs, Figures]]:
+def brute_force(case: Case) -> tuple[Goal, dict[ModelSettings, Figures]]:
     """What every setting of the grid really does, and a goal that some of them reach."""
     server = case.server(0)
-    truth = {knobs: server.truth(knobs, REQUESTS) for knobs in GRID.every()}
+    truth = {settings: server.truth(settings, REQUESTS) for settings in GRID.every()}
     healthy = [figures.p99 for figures in truth.values() if figures.failed == 0]
     return Goal(objective=case.objective, p99=ROOM * min(healthy)), truth
 
 
-def best_of(goal: Goal, truth: Mapping[Knobs, Figures]) -> Knobs:
+def best_of(goal: Goal, truth: Mapping[ModelSettings, Figures]) -> ModelSettings:
     """The best that keeps the limits in nearly every run: with the room that the noise of two runs in a row needs."""
     sure = replace(goal, p99=(goal.p99 or 0.0) / math.exp(2 * NOISE))
-    feasible = [knobs for knobs, figures in truth.items() if not sure.broken(figures)]
-    return max(feasible, key=lambda knobs: merit(truth[knobs], goal.objective))
+    feasible = [settings for settings, figures in truth.items() if not sure.broken(figures)]
+    return max(feasible, key=lambda settings: merit(truth[settings], goal.objective))
 
 
-def careful(case: Case, goal: Goal, seed: int) -> tuple[Knobs | None, int]:
+def careful(case: Case, goal: Goal, seed: int) -> tuple[ModelSettings | None, int]:
     """What the tuner recommends, and how many runs it took."""
     server = case.server(seed)
-    search = Careful(goal, GRID, case.traffic)
+    search = CoordinateSearch(goal, GRID, case.traffic)
     outcome = Tuning(system=server, search=search, goal=goal, start=START, budget=BUDGET).run()
     return outcome.recommended, server.runs
 
 
-def sampler(case: Case, goal: Goal, seed: int) -> tuple[Knobs | None, int]:
+def sampler(case: Case, goal: Goal, seed: int) -> tuple[ModelSettings | None, int]:
     """The best that Optuna's sampler saw, each setting measured once."""
     server, history = case.server(seed), History()
     search = Sampler(goal, GRID, seed)
     history.start.append(server.measure(START))
     history.runs.append(history.start[0])
     while len(history.runs) < BUDGET and (proposed := search.propose(history)):
-        history.runs.append(server.measure(proposed.knobs))
+        history.runs.append(server.measure(proposed.settings))
     kept = [run for run in history.runs if not goal.broken(run.figures)]
     best = max(kept, key=lambda run: merit(run.figures, goal.objective), default=None)
-    return None if best is None else best.knobs, server.runs
+    return None if best is None else best.settings, server.runs
 
 
 def share(goal: Goal, best: Figures, found: Figures | None) -> float:
@@ -130,13 +130,15 @@ def measure(repeats: int) -> dict[str, Any]:
         row["best_value"] = truth[best].of(goal.objective)
         for name, search in (("careful", careful), ("sampler", sampler)):
             found = [search(case, goal, seed) for seed in range(1, repeats + 1)]
-            shares = [share(goal, truth[best], None if knobs is None else truth[knobs]) for knobs, _ in found]
+            shares = [share(goal, truth[best], None if settings is None else truth[settings]) for settings, _ in found]
             row[name] = {
                 "shares": shares,
                 "runs": [runs for _, runs in found],
-                "found": [str(knobs) for knobs, _ in found],
+                "found": [str(settings) for settings, _ in found],
             }
-            row[name]["broke"] = sum(knobs is not None and bool(goal.broken(truth[knobs])) for knobs, _ in found)
+            row[name]["broke"] = sum(
+                settings is not None and bool(goal.broken(truth[settings])) for settings, _ in found
+            )
         say(f"{case.curve}, {case.load}: {row['careful']['shares']} {row['sampler']['shares']}")
         rows.append(row)
     return {"grid": len(GRID.every()), "budget": BUDGET, "noise": NOISE, "cases": rows}

@@ -11,16 +11,16 @@ from tests.acceptance.regimes import OURS
 from tests.e2e.support import make_archive
 from tsbatch.bench.request_bodies import JSON, Body
 from tsbatch.cli.program import main
-from tsbatch.tuning.measurement import Bench, Script
+from tsbatch.tuning.measurement import Bench, Workload
 from tsbatch.tuning.private_server import PrivateCopy, of_archive
 from tsbatch.tuning.ranking import Traffic
-from tsbatch.tuning.search_space import Knobs
+from tsbatch.tuning.search_space import ModelSettings
 
 SENTENCES = Path(__file__).resolve().parents[2] / "scripts" / "quickstart_sentences.txt"
 """196 of them, for the embedding model."""
 
 
-def sleeper(folder: Path, start: Knobs, *, fixed: float, each: float) -> Path:
+def sleeper(folder: Path, start: ModelSettings, *, fixed: float, each: float) -> Path:
     """An archive of a model that sleeps ``fixed + each * n`` ms, with these settings."""
     config = (
         f"minWorkers: {start.workers}\nmaxWorkers: {start.workers}\nbatchSize: {start.batch_size}\n"
@@ -51,8 +51,8 @@ def private_copy(
     archive: Path, *, clients: int, seconds: float, warm_up: float, bodies: Sequence[Body] = (Body(b"1", JSON),)
 ) -> PrivateCopy:
     """A private copy to measure settings on, one after the other."""
-    script = Script(traffic=Traffic(clients=clients), bodies=bodies, seconds=seconds, warm_up=warm_up)
-    return PrivateCopy(of_archive(archive), Bench(script))
+    workload = Workload(traffic=Traffic(clients=clients), bodies=bodies, seconds=seconds, warm_up=warm_up)
+    return PrivateCopy(of_archive(archive), Bench(workload))
 
 
 def steps_text(told: dict[str, Any]) -> list[str]:

@@ -15,10 +15,10 @@ from tsbatch.serving.instance import DEFAULT_NAME
 from tsbatch.system import console
 
 if TYPE_CHECKING:
-    from tsbatch.tuning.measurement import Script
+    from tsbatch.tuning.measurement import Workload
     from tsbatch.tuning.objective import Goal
     from tsbatch.tuning.ranking import Traffic
-    from tsbatch.tuning.session import Order
+    from tsbatch.tuning.session import TuneConfig
 
 MAX_SHOWN = 12
 """Settings of the ranking to print."""
@@ -86,13 +86,13 @@ def tune_command(
         refuse(context, ["arrivals"], "it needs --rate")
     if offline:
         refuse(context, ["search", "budget", "write"], "--offline only measures the current settings and ranks others")
-    from tsbatch.tuning.session import Order
+    from tsbatch.tuning.session import TuneConfig
 
-    order = Order(
+    config = TuneConfig(
         model=model,
         data=data,
         goal=goal_of(objective, p99, max_memory, max_gpu_memory, open_loop=rate is not None),
-        script=script_of(traffic_of(concurrency, rate, arrivals, seed), data, content_type, duration, warm_up),
+        workload=workload_of(traffic_of(concurrency, rate, arrivals, seed), data, content_type, duration, warm_up),
         search=search,
         live=live,
         budget=budget,
@@ -100,11 +100,11 @@ def tune_command(
         fresh=fresh,
         instance=name,
     )
-    if not _rank(order, as_json=json) if offline else not _tune(order, write=write, as_json=json):
+    if not _rank(config, as_json=json) if offline else not _tune(config, write=write, as_json=json):
         raise typer.Exit(1)
 
 
-def script_of(traffic: Traffic, data: Path, content_type: str | None, duration: float, warm_up: float) -> Script:
+def workload_of(traffic: Traffic, data: Path, content_type: str | None, duration: float, warm_up: float) -> Workload:
     """Read the data and describe the runs that the options ask for.
 
     Raises:
@@ -112,11 +112,11 @@ def script_of(traffic: Traffic, data: Path, content_type: str | None, duration: 
         OSError: the data cannot be read.
     """
     from tsbatch.bench.request_bodies import read_bodies
-    from tsbatch.tuning.measurement import Script
+    from tsbatch.tuning.measurement import Workload
 
     check_positive({"--duration": duration})
     check_finite({"--warm-up": warm_up})
-    return Script(traffic=traffic, bodies=read_bodies(data, content_type), seconds=duration, warm_up=warm_up)
+    return Workload(traffic=traffic, bodies=read_bodies(data, content_type), seconds=duration, warm_up=warm_up)
 
 
 def traffic_of(concurrency: int | None, rate: float | None, arrivals: options.ArrivalPattern, seed: int) -> Traffic:
@@ -147,7 +147,7 @@ def goal_of(
     Raises:
         UsageError: a time, size or share is not valid, or the settings cannot change the objective.
     """
-    from tsbatch.tuning.objective import MOST_OF_GPU, Goal, read_share, read_size, read_time
+    from tsbatch.tuning.objective import MAX_GPU_SHARE, Goal, read_share, read_size, read_time
 
     if open_loop and objective == "throughput":
         raise UsageError("with --rate the throughput is fixed; use --objective p99, p50 or memory")
@@ -155,50 +155,50 @@ def goal_of(
         objective=objective or ("p99" if open_loop else "throughput"),
         p99=None if p99 is None else read_time(p99, "--p99"),
         memory=None if max_memory is None else read_size(max_memory, "--max-memory"),
-        gpu_memory=MOST_OF_GPU if max_gpu_memory is None else read_share(max_gpu_memory, "--max-gpu-memory"),
+        gpu_memory=MAX_GPU_SHARE if max_gpu_memory is None else read_share(max_gpu_memory, "--max-gpu-memory"),
         open_loop=open_loop,
     )
 
 
-def _tune(order: Order, *, write: bool, as_json: bool) -> bool:
+def _tune(config: TuneConfig, *, write: bool, as_json: bool) -> bool:
     """Tune, print the outcome, and return whether there is a recommendation."""
     from tsbatch.system.signals import end_on_signals
     from tsbatch.tuning.page import Screen, show
     from tsbatch.tuning.recommendation import to_json
-    from tsbatch.tuning.session import place_of, tune, write_config
+    from tsbatch.tuning.session import open_target, tune, write_config
 
-    script, goal = order.script, order.goal
-    with end_on_signals(), console.progress("tuning", order.budget) as step:
-        screen = Screen(step, goal, order.budget, script.seconds + script.warm_up)
-        with place_of(order, screen) as place:
-            outcome = tune(order, place, screen)
-            written = write_config(place, outcome, order.folder) if write else None
+    workload, goal = config.workload, config.goal
+    with end_on_signals(), console.progress("tuning", config.budget) as step:
+        screen = Screen(step, goal, config.budget, workload.seconds + workload.warm_up)
+        with open_target(config, screen) as target:
+            outcome = tune(config, target, screen)
+            written = write_config(target, outcome, config.folder) if write else None
     if as_json:
-        console.emit_json({**to_json(outcome, goal, script.seconds), "folder": order.folder, "written": written})
+        console.emit_json({**to_json(outcome, goal, workload.seconds), "folder": config.folder, "written": written})
     else:
-        show(outcome, goal, script.seconds)
-        console.say(f"journal, log and report: {order.folder}" + (f"; written: {written}" if written else ""))
+        show(outcome, goal, workload.seconds)
+        console.say(f"journal, log and report: {config.folder}" + (f"; written: {written}" if written else ""))
     return outcome.recommended is not None
 
 
-def _rank(order: Order, *, as_json: bool) -> bool:
+def _rank(config: TuneConfig, *, as_json: bool) -> bool:
     """Rank the settings, print them, and return whether the best one is expected to meet the limits."""
     from tsbatch.system.signals import end_on_signals
     from tsbatch.tuning.page import Screen, show_ranking
-    from tsbatch.tuning.session import place_of, rank
+    from tsbatch.tuning.session import open_target, rank
 
     with end_on_signals(), console.progress("measuring the current settings") as step:
-        screen = Screen(step, order.goal, order.budget, order.script.seconds + order.script.warm_up)
-        with place_of(order, screen) as place:
-            ranked = rank(order, place)
+        screen = Screen(step, config.goal, config.budget, config.workload.seconds + config.workload.warm_up)
+        with open_target(config, screen) as target:
+            ranked = rank(config, target)
     if as_json:
         rows = [
-            {"knobs": one.knobs.to_json(), "figures": one.figures.to_json(), "keeps_limits": one.keeps}
+            {"knobs": one.settings.to_json(), "figures": one.figures.to_json(), "keeps_limits": one.keeps}
             for one in ranked
         ]
         console.emit_json({"schema": 1, "kind": "ranking", "settings": rows})
     else:
-        show_ranking(ranked[:MAX_SHOWN], order.goal)
+        show_ranking(ranked[:MAX_SHOWN], config.goal)
         console.say("note: only the current settings were measured; the figures of the others come from the simulator")
     return ranked[0].keeps
 

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from tsbatch.diagnosis.advice import Setting
 from tsbatch.tuning.objective import Aim, Figures
 from tsbatch.tuning.observation import Observation
-from tsbatch.tuning.search_space import Knobs
+from tsbatch.tuning.search_space import ModelSettings
 
 Verdict = Literal["kept", "on the way", "no gain", "breaks a limit", "cannot tell", "not confirmed", "failed"]
 
@@ -22,7 +22,7 @@ class Hypothesis:
     """A setting that may be better, and why.
 
     Attributes:
-        knobs: the setting.
+        settings: the setting.
         setting: the one knob that is turned; None for a setting that a sampler drew.
         why: the reason, in a sentence or two.
         evidence: the numbers it stands on.
@@ -31,13 +31,13 @@ class Hypothesis:
         prepares: the setting that comes next, where this one is only on the way to it.
     """
 
-    knobs: Knobs
+    settings: ModelSettings
     setting: Setting | None
     why: str
     evidence: Sequence[str] = ()
     predicted: Figures | None = None
-    base: Knobs | None = None
-    prepares: Knobs | None = None
+    base: ModelSettings | None = None
+    prepares: ModelSettings | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,13 +68,13 @@ class Step:
 
     Attributes:
         hypothesis: what was thought.
-        incumbent: what it was measured beside.
+        baseline: what it was measured beside.
         pairs: one run of the incumbent and one of the candidate each, next to each other in time.
         judgement: what came out.
     """
 
     hypothesis: Hypothesis
-    incumbent: Knobs
+    baseline: ModelSettings
     pairs: Sequence[tuple[Observation, Observation]]
     judgement: Judgement
 
@@ -107,38 +107,38 @@ class History:
     runs: list[Observation] = field(default_factory=list)
 
     @property
-    def incumbent(self) -> Knobs:
+    def baseline(self) -> ModelSettings:
         """The best setting so far."""
-        kept = [step.hypothesis.knobs for step in self.steps if step.kept]
-        return kept[-1] if kept else self.start[0].knobs
+        kept = [step.hypothesis.settings for step in self.steps if step.kept]
+        return kept[-1] if kept else self.start[0].settings
 
-    def kept(self) -> list[Knobs]:
+    def kept(self) -> list[ModelSettings]:
         """Every setting that was the incumbent, the first one first."""
-        return [self.start[0].knobs, *(step.hypothesis.knobs for step in self.steps if step.kept)]
+        return [self.start[0].settings, *(step.hypothesis.settings for step in self.steps if step.kept)]
 
     def since_last_kept(self) -> list[Step]:
         """The steps that were measured beside the present incumbent."""
-        return [step for step in self.steps if step.incumbent == self.incumbent]
+        return [step for step in self.steps if step.baseline == self.baseline]
 
     def number(self, step: Step) -> int:
         """Which of the steps this is, from 1."""
         return next(number for number, one in enumerate(self.steps, 1) if one is step)
 
-    def of(self, knobs: Knobs) -> list[Observation]:
+    def of(self, settings: ModelSettings) -> list[Observation]:
         """The runs of one setting."""
-        return [run for run in self.runs if run.knobs == knobs]
+        return [run for run in self.runs if run.settings == settings]
 
-    def tried(self) -> set[Knobs]:
+    def tried(self) -> set[ModelSettings]:
         """Settings that were measured, or could not be; but not what was only no better than one since taken back."""
         kept = self.kept()
-        void = [step for step in self.steps if step.incumbent not in kept and step.judgement.verdict in RELATIVE]
-        settled = {step.hypothesis.knobs for step in self.steps if step not in void}
-        measured = {run.knobs for run in self.runs} | settled
-        return measured - ({step.hypothesis.knobs for step in void} - settled)
+        void = [step for step in self.steps if step.baseline not in kept and step.judgement.verdict in RELATIVE]
+        settled = {step.hypothesis.settings for step in self.steps if step not in void}
+        measured = {run.settings for run in self.runs} | settled
+        return measured - ({step.hypothesis.settings for step in void} - settled)
 
-    def latest(self, knobs: Knobs) -> Observation:
+    def latest(self, settings: ModelSettings) -> Observation:
         """The last run of a setting."""
-        return self.of(knobs)[-1]
+        return self.of(settings)[-1]
 
 
 def plain(judgement: Judgement) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from tsbatch.system.atomic_write import try_lock
 from tsbatch.tuning.history import History, Hypothesis, Step
 from tsbatch.tuning.objective import WORDS, Figures, mean, shown
 from tsbatch.tuning.observation import Observation
-from tsbatch.tuning.search_space import Knobs
+from tsbatch.tuning.search_space import ModelSettings
 from tsbatch.tuning.tuner import Refused, System
 
 SCHEMA: Final = 1
@@ -121,7 +121,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
-class Written:
+class JournaledSystem:
     """A system whose runs are written down, and taken from the journal as long as it has some.
 
     Args:
@@ -134,18 +134,18 @@ class Written:
         self._session = 1 + max((line.get("session", 0) for line in journal.earlier), default=0)
         self._refusal: dict[str, Any] | None = None
 
-    def measure(self, knobs: Knobs) -> Observation:
+    def measure(self, settings: ModelSettings) -> Observation:
         """See :class:`tsbatch.tuning.tuner.System`."""
         self.settle()
         earlier = self._journal.earlier
         # Another version of tsbatch may have decided otherwise; what it measured from there on is no help.
-        if earlier and earlier[0].get("knobs") == knobs.to_json():
+        if earlier and earlier[0].get("knobs") == settings.to_json():
             return _taken(earlier.popleft())
         try:
-            observation = replace(self._system.measure(knobs), session=self._session)
+            observation = replace(self._system.measure(settings), session=self._session)
         except Refused as error:
             self._journal.drop_earlier()
-            self._refusal = {"knobs": knobs.to_json(), "refused": str(error)}
+            self._refusal = {"knobs": settings.to_json(), "refused": str(error)}
             raise
         self._journal.add(observation.to_json())
         # As it will be read again: what is rounded in the file must not decide otherwise then.
@@ -189,13 +189,13 @@ class Log:
         self._file.write(f"{text}\n")
         self._file.flush()
 
-    def measuring(self, knobs: Knobs, what: str, runs: int) -> None:
+    def measuring(self, settings: ModelSettings, what: str, runs: int) -> None:
         """Single runs are in the journal."""
 
     def started(self, history: History) -> None:
         """What there is."""
         runs = [run.figures for run in history.start]
-        self.say(f"What there is: {history.start[0].knobs}\n  {figures_line(runs)} ({len(runs)} runs)\n")
+        self.say(f"What there is: {history.start[0].settings}\n  {figures_line(runs)} ({len(runs)} runs)\n")
 
     def proposed(self, hypothesis: Hypothesis, history: History) -> None:
         """Written with its verdict."""
@@ -218,22 +218,22 @@ def step_text(number: int, step: Step) -> str:
 
 def change_text(step: Step) -> str:
     """Which knob is turned from where to where."""
-    return turn_text(step.hypothesis, step.incumbent)
+    return turn_text(step.hypothesis, step.baseline)
 
 
-def turn_text(hypothesis: Hypothesis, incumbent: Knobs) -> str:
+def turn_text(hypothesis: Hypothesis, baseline: ModelSettings) -> str:
     """Which knob a hypothesis turns, and which others stand elsewhere than the incumbent's."""
-    base = hypothesis.base or incumbent
+    base = hypothesis.base or baseline
     told = ", ".join(
-        f"{setting} {_value(base, setting)} → {_value(hypothesis.knobs, setting)}"
-        for setting in base.differences(hypothesis.knobs)
+        f"{setting} {_value(base, setting)} → {_value(hypothesis.settings, setting)}"
+        for setting in base.differences(hypothesis.settings)
     )
-    others = [f"{setting} {_value(base, setting)}" for setting in incumbent.differences(base)]
+    others = [f"{setting} {_value(base, setting)}" for setting in baseline.differences(base)]
     return f"{told} (with {', '.join(others)})" if others else told
 
 
-def _value(knobs: Knobs, setting: Any) -> str:
-    value = knobs.value(setting)
+def _value(settings: ModelSettings, setting: Any) -> str:
+    value = settings.value(setting)
     return "as it is" if value is None else str(value)
 
 

@@ -19,7 +19,7 @@ from tsbatch.system.console import say
 from tsbatch.tuning.measurement import Bench, refused
 from tsbatch.tuning.observation import Observation
 from tsbatch.tuning.private_server import FOLDER, Tell, config_in, timeouts_of
-from tsbatch.tuning.search_space import Knobs
+from tsbatch.tuning.search_space import ModelSettings
 from tsbatch.tuning.tuner import Refused
 
 if TYPE_CHECKING:
@@ -120,26 +120,26 @@ class LiveServer:
             say(f"note: {others}")
 
     @property
-    def start(self) -> Knobs:
+    def start(self) -> ModelSettings:
         """What it had before anybody tuned it, inside the ``with`` block."""
         assert self._before is not None
-        return Knobs(self._before.workers, self._before.batch_size, self._before.delay)
+        return ModelSettings(self._before.workers, self._before.batch_size, self._before.delay)
 
-    def measure(self, knobs: Knobs) -> Observation:
+    def measure(self, settings: ModelSettings) -> Observation:
         """See :class:`tsbatch.tuning.tuner.System`."""
-        if knobs.threads is not None:
+        if settings.threads is not None:
             raise Refused("threads cannot be changed on a server in use")
         assert self._before is not None
         with self._instance.management() as management:
             try:
                 others = rollback.taken_over(management, self._before)
                 if others is None:
-                    settings = (knobs.workers, knobs.batch_size, knobs.delay)
-                    rollback.apply_settings(management, self._instance, self._model, *settings, self._tell)
+                    applied = (settings.workers, settings.batch_size, settings.delay)
+                    rollback.apply_settings(management, self._instance, self._model, *applied, self._tell)
             except UsageError as error:
                 raise Refused(str(error)) from error
             except ServerError as error:
                 raise refused(self._instance, error) from error
         if others:
             raise ServerError(others)
-        return self._bench.run(self._instance, self._model, knobs)
+        return self._bench.run(self._instance, self._model, settings)

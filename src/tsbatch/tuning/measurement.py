@@ -24,7 +24,7 @@ from tsbatch.simulation.service_time import ServiceTime
 from tsbatch.system import gpus
 from tsbatch.tuning.observation import Observation, observe
 from tsbatch.tuning.ranking import Traffic
-from tsbatch.tuning.search_space import Knobs
+from tsbatch.tuning.search_space import ModelSettings
 from tsbatch.tuning.tuner import Refused
 
 DOUBTS: Final = ("busy", "late", "waited")
@@ -38,7 +38,7 @@ TRIES: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Script:
+class Workload:
     """How each setting is measured.
 
     Attributes:
@@ -86,16 +86,16 @@ class Bench:
     """Runs on one server.
 
     Attributes:
-        script: how.
+        workload: how.
         tell: told how a run goes.
         runs: how many there were.
     """
 
-    script: Script
+    workload: Workload
     tell: Callable[[Progress], None] | None = None
     runs: int = field(default=0, init=False)
 
-    def run(self, instance: Instance, model: str, knobs: Knobs) -> Observation:
+    def run(self, instance: Instance, model: str, settings: ModelSettings) -> Observation:
         """Measure a model that has these settings now.
 
         Raises:
@@ -115,23 +115,22 @@ class Bench:
         if not instance.running():
             raise ServerError(f"the server {instance.name!r} (process {instance.process.pid}) ended by itself")
         with instance.management() as management:
-            return self._observed(run, target, knobs, known_of(management, model))
+            return self._observed(run, target, settings, known_of(management, model))
 
     def _once(self, instance: Instance, model: str) -> tuple[Run, Target]:
         with instance.management() as management:
             management.wait_ready(model)
         target = find_target(model, instance=instance.name)
         self.runs += 1
-        traffic = self.script.traffic
-        load = self.script.load(target, self.runs)
-        return run_once(target, load, self.script.plan(), traffic.clients or traffic.rate, self.tell), target
+        traffic = self.workload.traffic
+        load = self.workload.load(target, self.runs)
+        return run_once(target, load, self.workload.plan(), traffic.clients or traffic.rate, self.tell), target
 
-    def _observed(self, run: Run, target: Target, knobs: Knobs, known: Known) -> Observation:
+    def _observed(self, run: Run, target: Target, settings: ModelSettings, known: Known) -> Observation:
         if not len(run.samples):
-            raise UsageError(
-                f"in {self.script.seconds:g} s no request was sent ({self.script.traffic}): give a longer --duration"
-            )
-        plan = {**self.script.plan().to_json(), "repeat": 1}
+            sent = f"no request was sent in {self.workload.seconds:g} s ({self.workload.traffic})"
+            raise UsageError(f"{sent}; use a longer --duration")
+        plan = {**self.workload.plan().to_json(), "repeat": 1}
         result = BenchResult(target=target.to_json(), plan=plan, environment=environment(), runs=[run])
         found = known_of_result(result, [run])
         workers = [one for one in run.workers if one["name"] != "server"]
@@ -140,7 +139,7 @@ class Bench:
         total = gpus.total() if any(held) else {}
         known = replace(known, worker_gpu_memory=_largest_share(held, total), gpus=len(total) or None)
         return observe(
-            knobs,
+            settings,
             run.samples,
             replace(known, worker_cores=found.worker_cores, worker_memory=max(memory, default=None)),
             seconds=run.seconds,
@@ -149,7 +148,7 @@ class Bench:
             gpu_memory=_largest_share([gpus.together(held)], total),
             service=_service(result),
             doubts=_doubts(run),
-            timeout=self.script.timeout,
+            timeout=self.workload.timeout,
         )
 
 

@@ -17,8 +17,8 @@ MORE_IS_BETTER: Final = {"throughput"}
 EXACT: Final = {"memory", "gpu_memory", "failed"}
 """Limits that are compared as they were measured; P99 differs from run to run."""
 
-MOST_FAILED: Final = 0.01
-MOST_OF_GPU: Final = 0.9
+MAX_FAILED: Final = 0.01
+MAX_GPU_SHARE: Final = 0.9
 """Of a GPU's memory, what a model's workers may hold unless told otherwise."""
 
 TINY: Final = 1e-6
@@ -81,8 +81,8 @@ class Goal:
     objective: Objective = "throughput"
     p99: float | None = None
     memory: float | None = None
-    gpu_memory: float = MOST_OF_GPU
-    failed: float = MOST_FAILED
+    gpu_memory: float = MAX_GPU_SHARE
+    failed: float = MAX_FAILED
     open_loop: bool = False
 
     def limits(self) -> dict[Limit, float]:
@@ -92,7 +92,7 @@ class Goal:
 
     def named_limits(self) -> dict[Limit, float]:
         """Those that are told: of a GPU only where somebody asked, since most tunings have none."""
-        return {name: limit for name, limit in self.limits().items() if name != "gpu_memory" or limit != MOST_OF_GPU}
+        return {name: limit for name, limit in self.limits().items() if name != "gpu_memory" or limit != MAX_GPU_SHARE}
 
     def broken(self, figures: Figures) -> list[Limit]:
         """The limits that these figures break, the worst first."""

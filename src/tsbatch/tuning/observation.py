@@ -13,9 +13,9 @@ from tsbatch.diagnosis.evidence import Cost, Evidence, evidence_of
 from tsbatch.diagnosis.model_facts import Known
 from tsbatch.simulation.service_time import ServiceTime
 from tsbatch.tuning.objective import Figures
-from tsbatch.tuning.search_space import Knobs
+from tsbatch.tuning.search_space import ModelSettings
 
-MOST_KEPT: Final = 200
+MAX_KEPT: Final = 200
 """Values that are kept of each of the service time's distributions: as many as tell its P99."""
 
 
@@ -24,7 +24,7 @@ class Observation:
     """What one run of one setting showed.
 
     Attributes:
-        knobs: the setting.
+        settings: the setting.
         figures: what counts.
         known: what was known of the model and the machine.
         evidence: where the time went; None when the answers did not tell.
@@ -33,7 +33,7 @@ class Observation:
         session: in which go of a tuning that was interrupted it was made; the machine may be another one in the next.
     """
 
-    knobs: Knobs
+    settings: ModelSettings
     figures: Figures
     known: Known
     evidence: Evidence | None = None
@@ -44,7 +44,7 @@ class Observation:
     def to_json(self) -> dict[str, Any]:
         """As one JSON object."""
         return {
-            "knobs": self.knobs.to_json(),
+            "knobs": self.settings.to_json(),
             "figures": self.figures.to_json(),
             "known": self.known.to_json(),
             "evidence": None if self.evidence is None else self.evidence.to_json(),
@@ -62,7 +62,7 @@ class Observation:
         """
         evidence, service = value["evidence"], value["service"]
         return cls(
-            knobs=Knobs(**value["knobs"]),
+            settings=ModelSettings(**value["knobs"]),
             figures=Figures(**value["figures"]),
             known=Known(**value["known"]),
             evidence=None if evidence is None else _evidence(evidence),
@@ -73,7 +73,7 @@ class Observation:
 
 
 def observe(
-    knobs: Knobs,
+    settings: ModelSettings,
     samples: Samples,
     known: Known,
     *,
@@ -88,7 +88,7 @@ def observe(
     """What a run's requests show.
 
     Args:
-        knobs: the setting.
+        settings: the setting.
         samples: the requests.
         known: what is known beside them.
         seconds: how long was measured.
@@ -103,7 +103,7 @@ def observe(
     p50, p99 = np.quantile(counted, [0.5, 0.99]).tolist() if len(counted) else (timeout * 1000, timeout * 1000)
     told = bool((samples.ok & ~np.isnan(samples.handler)).any())
     return Observation(
-        knobs=knobs,
+        settings=settings,
         figures=Figures(
             throughput=answered / seconds,
             p50=p50,
@@ -133,9 +133,9 @@ def _short(service: ServiceTime) -> ServiceTime:
 
 def _thinned(values: Sequence[float]) -> list[float]:
     """As many of them as tell how they are spread."""
-    if len(values) <= MOST_KEPT:
+    if len(values) <= MAX_KEPT:
         return list(values)
-    found: list[float] = np.quantile(values, (np.arange(MOST_KEPT) + 0.5) / MOST_KEPT, method="nearest").tolist()
+    found: list[float] = np.quantile(values, (np.arange(MAX_KEPT) + 0.5) / MAX_KEPT, method="nearest").tolist()
     return found
 
 

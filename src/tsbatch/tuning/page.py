@@ -12,7 +12,7 @@ from tsbatch.tuning.history import History, Hypothesis, Step
 from tsbatch.tuning.journal import figures_line, turn_text
 from tsbatch.tuning.objective import WORDS, Goal, cell, label, mean, shown
 from tsbatch.tuning.recommendation import Seen, advice, confirming, expected
-from tsbatch.tuning.search_space import Knobs
+from tsbatch.tuning.search_space import ModelSettings
 from tsbatch.tuning.tuner import Listener, Outcome
 from tsbatch.tuning.tuning_report import ANY, headline, step_columns, step_rows
 from tsbatch.tuning.verdict import figures_of_tables
@@ -28,10 +28,10 @@ class Listeners:
     def __init__(self, listeners: Sequence[Listener]) -> None:
         self._listeners = listeners
 
-    def measuring(self, knobs: Knobs, what: str, runs: int) -> None:
+    def measuring(self, settings: ModelSettings, what: str, runs: int) -> None:
         """A run begins."""
         for one in self._listeners:
-            one.measuring(knobs, what, runs)
+            one.measuring(settings, what, runs)
 
     def started(self, history: History) -> None:
         """The incumbent's noise is known."""
@@ -74,14 +74,14 @@ class Screen:
         if console.console.is_terminal:
             self._step.describe(message)
 
-    def measuring(self, knobs: Knobs, what: str, runs: int) -> None:
+    def measuring(self, settings: ModelSettings, what: str, runs: int) -> None:
         """A run begins: with the time that all the others may take."""
         now, new = time.monotonic(), runs - self._runs
         if new:  # those that come from the journal take no time
             self._each = max(self._each, now - self._began)
         self._runs, self._began = runs, now
         left = max(0, self._budget - runs) * self._each
-        self._title = f"{what} ({knobs}), at most {_minutes(left)} left{self._best}"
+        self._title = f"{what} ({settings}), at most {_minutes(left)} left{self._best}"
         self._step.description = self._title
         self._step.advance(new)
 
@@ -92,7 +92,7 @@ class Screen:
 
     def proposed(self, hypothesis: Hypothesis, history: History) -> None:
         """What is tried next, and why."""
-        turned = turn_text(hypothesis, history.incumbent)
+        turned = turn_text(hypothesis, history.baseline)
         console.say(f"step {len(history.steps) + 1}: {turned}\n  {hypothesis.why}")
 
     def judged(self, step: Step, history: History) -> None:
@@ -101,7 +101,7 @@ class Screen:
         self._remember(history)
 
     def _remember(self, history: History) -> None:
-        typical = mean([run.figures for run in history.of(history.incumbent)])
+        typical = mean([run.figures for run in history.of(history.baseline)])
         aim = self._goal.objective
         self._best = (
             f"; best so far {WORDS[aim][0]} {shown(aim, typical.of(aim))}" if typical.of(aim) == typical.of(aim) else ""
@@ -145,6 +145,7 @@ def show_ranking(ranked: Sequence[Seen], goal: Goal = ANY) -> None:
     """What the simulator expects of the settings, the best first."""
     names = figures_of_tables(goal)
     rows = [
-        [str(one.knobs), *(cell(one.figures, name) for name in names), "yes" if one.keeps else "no"] for one in ranked
+        [str(one.settings), *(cell(one.figures, name) for name in names), "yes" if one.keeps else "no"]
+        for one in ranked
     ]
     console.table(["setting", *map(label, names), "keeps the limits"], rows)

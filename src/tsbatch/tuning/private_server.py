@@ -30,7 +30,7 @@ from tsbatch.serving.server import Server
 from tsbatch.tuning import orphan_cleanup
 from tsbatch.tuning.measurement import Bench, refused
 from tsbatch.tuning.observation import Observation
-from tsbatch.tuning.search_space import Knobs
+from tsbatch.tuning.search_space import ModelSettings
 from tsbatch.tuning.tuner import Refused
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class PrivateCopy:
         source: the model's files; told a folder that it may unpack them into.
         bench: how to measure.
         tell: told what is being done.
-        settings: keys of model-config.yaml that hold for the model, whatever its archive says.
+        overrides: keys of model-config.yaml that hold for the model, whatever its archive says.
         properties: of the server.
     """
 
@@ -121,14 +121,14 @@ class PrivateCopy:
         bench: Bench,
         tell: Tell = lambda _: None,
         *,
-        settings: Mapping[str, Any] | None = None,
+        overrides: Mapping[str, Any] | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> None:
         self._find, self._bench, self._tell = source, bench, tell
-        self._settings, self._properties = settings or {}, properties or {}
+        self._overrides, self._properties = overrides or {}, properties or {}
         self._source = Path()
         self._open = contextlib.ExitStack()
-        self._alive: dict[Knobs, str] = {}
+        self._alive: dict[ModelSettings, str] = {}
         self._made = 0
         self._server: Server | None = None
 
@@ -158,7 +158,7 @@ class PrivateCopy:
     @property
     def config(self) -> dict[str, Any]:
         """What its model-config.yaml says and what holds beside it, inside the ``with`` block."""
-        return {**config_in(self._source), **self._settings}
+        return {**config_in(self._source), **self._overrides}
 
     @property
     def server(self) -> Server:
@@ -166,30 +166,30 @@ class PrivateCopy:
         assert self._server is not None
         return self._server
 
-    def measure(self, knobs: Knobs) -> Observation:
+    def measure(self, settings: ModelSettings) -> Observation:
         """See :class:`tsbatch.tuning.tuner.System`."""
         if not self.server.running():
             raise ServerError(f"the private server (process {self.server.pid}) ended by itself")
-        return self._bench.run(self.server.instance, self._loaded(knobs), knobs)
+        return self._bench.run(self.server.instance, self._loaded(settings), settings)
 
-    def _loaded(self, knobs: Knobs) -> str:
+    def _loaded(self, settings: ModelSettings) -> str:
         """The name of a model that has these settings."""
-        if knobs in self._alive:
-            self._alive[knobs] = name = self._alive.pop(knobs)  # the latest used is the last
+        if settings in self._alive:
+            self._alive[settings] = name = self._alive.pop(settings)  # the latest used is the last
             return name
         with self.server.management() as management:
-            self._make_room(management, knobs.workers)
+            self._make_room(management, settings.workers)
             self._made += 1
             name = f"{PRIVATE}-{self._made}"
             try:
                 registration.register(
                     management,
-                    str(self._folder(name, knobs).resolve()),
+                    str(self._folder(name, settings).resolve()),
                     model_name=name,
                     requested={
-                        "initial_workers": knobs.workers,
-                        "batch_size": knobs.batch_size,
-                        "max_batch_delay": knobs.delay,
+                        "initial_workers": settings.workers,
+                        "batch_size": settings.batch_size,
+                        "max_batch_delay": settings.delay,
                     },
                     on_progress=self._tell,
                 )
@@ -197,7 +197,7 @@ class PrivateCopy:
                 raise Refused(str(error)) from error
             except ServerError as error:
                 raise refused(self.server.instance, error) from error
-        self._alive[knobs] = name
+        self._alive[settings] = name
         return name
 
     def _make_room(self, management: Management, workers: int) -> None:
@@ -209,21 +209,21 @@ class PrivateCopy:
             management.unregister(name)
             del self._alive[oldest]
 
-    def _folder(self, name: str, knobs: Knobs) -> Path:
+    def _folder(self, name: str, settings: ModelSettings) -> Path:
         folder = self.server.instance.work_dir / FOLDER / name
         folder.mkdir(parents=True)
-        settings = {**self._settings, **config_of(knobs)}
-        write_variant(self._source, folder, settings=settings, threads=knobs.threads)
+        overrides = {**self._overrides, **config_of(settings)}
+        write_variant(self._source, folder, settings=overrides, threads=settings.threads)
         return folder
 
 
-def config_of(knobs: Knobs) -> dict[str, int]:
+def config_of(settings: ModelSettings) -> dict[str, int]:
     """What model-config.yaml says for these settings."""
     return {
-        "minWorkers": knobs.workers,
-        "maxWorkers": knobs.workers,
-        "batchSize": knobs.batch_size,
-        "maxBatchDelay": max(1, knobs.delay),
+        "minWorkers": settings.workers,
+        "maxWorkers": settings.workers,
+        "batchSize": settings.batch_size,
+        "maxBatchDelay": max(1, settings.delay),
     }
 
 
@@ -238,7 +238,7 @@ def config_in(folder: Path) -> dict[str, Any]:
     return read(path) if path.is_file() else {}
 
 
-def knobs_of(config: Mapping[str, Any]) -> Knobs:
+def settings_of(config: Mapping[str, Any]) -> ModelSettings:
     """The settings that a model-config.yaml or a server's description of a model leads to, by TorchServe's rules.
 
     What a server tells holds, a delay of 0 or less too. In a file minWorkers counts only with a maxWorkers that is not
@@ -246,10 +246,10 @@ def knobs_of(config: Mapping[str, Any]) -> Knobs:
     :mod:`tsbatch.configuration.effective_settings`.
     """
     if "modelVersion" in config:
-        return Knobs(max(1, config["minWorkers"]), config["batchSize"], config["maxBatchDelay"])
+        return ModelSettings(max(1, config["minWorkers"]), config["batchSize"], config["maxBatchDelay"])
     own = read_yaml_values(config)
     workers = own.get("minWorkers", 0)
-    return Knobs(
+    return ModelSettings(
         workers if 0 < workers <= own.get("maxWorkers", 0) else 1,
         own.get("batchSize", 1),
         own.get("maxBatchDelay") or 100,

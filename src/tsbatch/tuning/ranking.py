@@ -27,7 +27,7 @@ from tsbatch.simulation.workload import Clients, take
 from tsbatch.tuning.history import History
 from tsbatch.tuning.objective import Figures
 from tsbatch.tuning.observation import Observation
-from tsbatch.tuning.search_space import Knobs
+from tsbatch.tuning.search_space import ModelSettings
 
 REQUESTS: Final = 4000
 """Of one simulation: P99 has forty beyond it."""
@@ -81,7 +81,7 @@ class Ranking:
         self._held: dict[int, float] = defaultdict(float)
         for run in runs:
             if run.known.worker_gpu_memory is not None:
-                size = run.knobs.batch_size
+                size = run.settings.batch_size
                 self._held[size] = max(self._held[size], run.known.worker_gpu_memory)
         self._queue = next((run.known.queue_size for run in reversed(runs) if run.known.queue_size), DEFAULT_QUEUE_SIZE)
 
@@ -90,17 +90,19 @@ class Ranking:
         """From everything so far."""
         return cls(history.runs, traffic)
 
-    def predict(self, knobs: Knobs, *, at_best: bool = False) -> Figures | None:
+    def predict(self, settings: ModelSettings, *, at_best: bool = False) -> Figures | None:
         """What a setting is expected to show, or could show at best; None when nothing is known of its batches."""
-        service = self.service(knobs)
+        service = self.service(settings)
         if service is None:
             return None
         service = optimistic(service) if at_best else service
-        simulated = simulate(settings_of(knobs, self._queue), self._arrivals(), service, seed=self._traffic.seed)
-        memory = self._memory * knobs.workers or None
-        return replace(figures_of(simulated), memory=memory, gpu_memory=self._gpu_memory(knobs))
+        simulated = simulate(
+            simulator_settings(settings, self._queue), self._arrivals(), service, seed=self._traffic.seed
+        )
+        memory = self._memory * settings.workers or None
+        return replace(figures_of(simulated), memory=memory, gpu_memory=self._gpu_memory(settings))
 
-    def _gpu_memory(self, knobs: Knobs) -> float | None:
+    def _gpu_memory(self, settings: ModelSettings) -> float | None:
         """As of batches: between sizes that were seen on the line, beyond them no more, and below them their share.
 
         TorchServe deals workers out to the GPUs in turn (frontend/server/.../wlm/WorkLoadManager.java).
@@ -108,27 +110,27 @@ class Ranking:
         if not self._held:
             return None
         sizes = sorted(self._held)
-        one = np.interp(knobs.batch_size, [0, *sizes], [0.0, *(self._held[size] for size in sizes)])
-        return float(one) * math.ceil(knobs.workers / self._gpus)
+        one = np.interp(settings.batch_size, [0, *sizes], [0.0, *(self._held[size] for size in sizes)])
+        return float(one) * math.ceil(settings.workers / self._gpus)
 
     def _arrivals(self) -> Clients | np.ndarray[tuple[int], np.dtype[np.float64]]:
         return self._traffic.arrivals(self._requests, self._traffic.seed)
 
-    def service(self, knobs: Knobs) -> ServiceTime | None:
+    def service(self, settings: ModelSettings) -> ServiceTime | None:
         """How long its batches are expected to take.
 
         From those with as many workers or the nearest number of them; sizes that these did not have from the others.
         """
         alike: dict[int, list[ServiceTime]] = defaultdict(list)
         for run in self._runs:
-            if run.knobs.threads == knobs.threads and run.service is not None:
-                alike[run.knobs.workers].append(run.service)
+            if run.settings.threads == settings.threads and run.service is not None:
+                alike[run.settings.workers].append(run.service)
         if not alike:
             return None
-        nearest, *others = sorted(alike, key=lambda workers: abs(workers - knobs.workers))
-        found = pool(alike[nearest]).with_workers(knobs.workers)
+        nearest, *others = sorted(alike, key=lambda workers: abs(workers - settings.workers))
+        found = pool(alike[nearest]).with_workers(settings.workers)
         for workers in others:
-            found = extended(found, pool(alike[workers]).with_workers(knobs.workers))
+            found = extended(found, pool(alike[workers]).with_workers(settings.workers))
         overhead = typical_overhead([run.service.overhead for run in self._runs if run.service is not None])
         return replace(hopeful(found), overhead=overhead)
 
@@ -186,9 +188,11 @@ def optimistic(service: ServiceTime) -> ServiceTime:
     return replace(service, sizes=sizes, times=[points[size] for size in sizes])
 
 
-def settings_of(knobs: Knobs, queue: int) -> Settings:
+def simulator_settings(settings: ModelSettings, queue: int) -> Settings:
     """A setting in the simulator's words."""
-    return Settings(workers=knobs.workers, batch_size=knobs.batch_size, max_batch_delay=knobs.delay, queue_size=queue)
+    return Settings(
+        workers=settings.workers, batch_size=settings.batch_size, max_batch_delay=settings.delay, queue_size=queue
+    )
 
 
 def figures_of(simulated: Simulated) -> Figures:

@@ -13,7 +13,7 @@ from tsbatch.tuning.history import History, Step, plain
 from tsbatch.tuning.journal import change_text
 from tsbatch.tuning.objective import Aim, Figures, Goal, mean, merit
 from tsbatch.tuning.observation import Observation
-from tsbatch.tuning.search_space import Knobs
+from tsbatch.tuning.search_space import ModelSettings
 from tsbatch.tuning.significance import seconds_needed
 from tsbatch.tuning.tuner import Outcome
 from tsbatch.tuning.verdict import conclusion, cut_short, figures_of_front, hidden
@@ -27,7 +27,7 @@ class Seen:
     """One setting that was measured.
 
     Attributes:
-        knobs: the setting.
+        settings: the setting.
         runs: how often.
         figures: the typical run.
         best: whether it is on the Pareto front: no other setting is better in one of the front's two figures, and as
@@ -35,7 +35,7 @@ class Seen:
         keeps: whether it keeps every limit.
     """
 
-    knobs: Knobs
+    settings: ModelSettings
     runs: int
     figures: Figures
     best: bool = False
@@ -45,9 +45,9 @@ class Seen:
 def seen(history: History, goal: Goal) -> list[Seen]:
     """Every setting that was measured, in the order of its first run, with the Pareto front marked."""
     found = []
-    for knobs in dict.fromkeys(run.knobs for run in history.runs):
-        figures = [run.figures for run in history.of(knobs)]
-        found.append(Seen(knobs, len(figures), mean(figures), keeps=not goal.broken(mean(figures))))
+    for settings in dict.fromkeys(run.settings for run in history.runs):
+        figures = [run.figures for run in history.of(settings)]
+        found.append(Seen(settings, len(figures), mean(figures), keeps=not goal.broken(mean(figures))))
     names = figures_of_front(goal, [one.figures for one in found])
     return [
         replace(one, best=not any(_dominates(other.figures, one.figures, names) for other in found)) for one in found
@@ -71,7 +71,7 @@ def expected(outcome: Outcome) -> dict[str, Estimate]:
 
 def confirming(outcome: Outcome) -> list[Figures]:
     """The recommendation's runs that were made after it was chosen, and had no part in that."""
-    return [run.figures for run in outcome.confirmed if run.knobs == outcome.recommended]
+    return [run.figures for run in outcome.confirmed if run.settings == outcome.recommended]
 
 
 def advice(outcome: Outcome, goal: Goal, seconds: float) -> list[str]:
@@ -118,7 +118,7 @@ def _of_load(runs: Sequence[Observation]) -> list[str]:
 
 
 def _of_memory(outcome: Outcome, goal: Goal) -> list[str]:
-    figures = [run.figures for run in outcome.history.of(outcome.recommended or outcome.history.start[0].knobs)]
+    figures = [run.figures for run in outcome.history.of(outcome.recommended or outcome.history.start[0].settings)]
     notes = []
     if "gpu_memory" in goal.named_limits() and all(one.gpu_memory is None for one in figures):
         notes.append("--max-gpu-memory was not checked: the workers hold none, or nvidia-smi does not tell")
@@ -143,7 +143,7 @@ def to_json(outcome: Outcome, goal: Goal, seconds: float) -> dict[str, Any]:
         "schema": SCHEMA,
         "kind": "tuned",
         "goal": goal.to_json(),
-        "before": outcome.history.start[0].knobs.to_json(),
+        "before": outcome.history.start[0].settings.to_json(),
         "recommended": None if outcome.recommended is None else outcome.recommended.to_json(),
         "changed": outcome.changed,
         "conclusion": conclusion(outcome),
@@ -165,7 +165,7 @@ def to_json(outcome: Outcome, goal: Goal, seconds: float) -> dict[str, Any]:
         "front": list(figures_of_front(goal, [one.figures for one in found])),
         "seen": [
             {
-                "knobs": one.knobs.to_json(),
+                "knobs": one.settings.to_json(),
                 "runs": one.runs,
                 "figures": one.figures.to_json(),
                 "pareto": one.best,

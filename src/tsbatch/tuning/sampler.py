@@ -16,7 +16,7 @@ from tsbatch.errors import UsageError
 from tsbatch.tuning.history import History, Hypothesis
 from tsbatch.tuning.objective import Figures, Goal, mean, merit
 from tsbatch.tuning.observation import Observation
-from tsbatch.tuning.search_space import ORDER, Knobs, Space
+from tsbatch.tuning.search_space import SETTING_ORDER, ModelSettings, Space
 
 DRAWS: Final = 50
 """Draws until one is a setting that was not measured."""
@@ -46,13 +46,13 @@ class Sampler:
         tried = history.tried()
         for _ in range(DRAWS):
             trial = study.ask(self._distributions())
-            knobs = self._knobs(trial.params)
-            if knobs not in tried:
+            settings = self._knobs(trial.params)
+            if settings not in tried:
                 return Hypothesis(
-                    knobs=knobs, setting=None, why="Drawn by Optuna's sampler from what was measured so far."
+                    settings=settings, setting=None, why="Drawn by Optuna's sampler from what was measured so far."
                 )
             study.tell(
-                trial, self._value(mean([run.figures for run in history.of(knobs)] or [history.runs[-1].figures]))
+                trial, self._value(mean([run.figures for run in history.of(settings)] or [history.runs[-1].figures]))
             )
         return None
 
@@ -68,7 +68,7 @@ class Sampler:
         distributions = self._distributions()
         for run in runs:
             params: dict[str, Any] = {
-                setting: run.knobs.value(setting) for setting in ORDER if setting in distributions
+                setting: run.settings.value(setting) for setting in SETTING_ORDER if setting in distributions
             }
             if all(params[setting] in distribution.choices for setting, distribution in distributions.items()):
                 value = self._value(run.figures)
@@ -80,13 +80,13 @@ class Sampler:
 
         return {
             setting: optuna.distributions.CategoricalDistribution(list(self.space.values(setting)))
-            for setting in ORDER
+            for setting in SETTING_ORDER
             if len(self.space.values(setting)) > 1
         }
 
-    def _knobs(self, params: Mapping[str, Any]) -> Knobs:
-        first = {setting: self.space.values(setting)[0] for setting in ORDER}
-        return Knobs(
+    def _knobs(self, params: Mapping[str, Any]) -> ModelSettings:
+        first = {setting: self.space.values(setting)[0] for setting in SETTING_ORDER}
+        return ModelSettings(
             workers=int(params.get("workers", first["workers"]) or 1),
             batch_size=int(params.get("batchSize", first["batchSize"]) or 1),
             delay=int(params.get("maxBatchDelay", first["maxBatchDelay"]) or 1),

@@ -18,7 +18,7 @@ from tsbatch.diagnosis.regimes import find
 from tsbatch.tuning.history import History, Hypothesis
 from tsbatch.tuning.objective import EXACT, TINY, WORDS, Aim, Figures, Goal, Limit, merit, shown
 from tsbatch.tuning.ranking import Ranking, Traffic
-from tsbatch.tuning.search_space import ORDER, Knobs, Space
+from tsbatch.tuning.search_space import SETTING_ORDER, ModelSettings, Space
 
 HOPE: Final = 0.01
 """Logarithm of the gain that a prediction must promise."""
@@ -62,7 +62,7 @@ class Search(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Careful:
+class CoordinateSearch:
     """One knob at a time, as an engineer would turn them.
 
     First what the diagnosis of the incumbent says, to the position of that knob which the simulator likes best; then
@@ -100,10 +100,10 @@ class _View:
 
     def __init__(self, goal: Goal, space: Space, history: History, ranking: Ranking) -> None:
         self.goal, self.space, self.history, self._ranking = goal, space, history, ranking
-        self.incumbent, self.tried = history.incumbent, history.tried()
-        self.latest = history.latest(self.incumbent)
-        self.aim: Aim = goal.aim([run.figures for run in history.of(self.incumbent)])
-        self.base = ranking.predict(self.incumbent)
+        self.baseline, self.tried = history.baseline, history.tried()
+        self.latest = history.latest(self.baseline)
+        self.aim: Aim = goal.aim([run.figures for run in history.of(self.baseline)])
+        self.base = ranking.predict(self.baseline)
         self.steps = history.since_last_kept()
         self.weary = Counter(step.hypothesis.setting for step in self.steps)
         evidence = self.latest.evidence
@@ -117,14 +117,14 @@ class _View:
         """The knob that the diagnosis names."""
         return self.advice.change.setting if self.advice and self.advice.change else None
 
-    def choice(self, knobs: Knobs, setting: Setting, *, at_best: bool = False) -> _Choice:
+    def choice(self, settings: ModelSettings, setting: Setting, *, at_best: bool = False) -> _Choice:
         """A setting with what is hoped of it."""
-        predicted = self._ranking.predict(knobs, at_best=at_best)
+        predicted = self._ranking.predict(settings, at_best=at_best)
         if self.base is None or predicted is None or predicted.of(self.aim) != predicted.of(self.aim):
-            return _Choice(setting, knobs, 0.0, None)
+            return _Choice(setting, settings, 0.0, None)
         gain, excess = merit(predicted, self.aim) - merit(self.base, self.aim), self._excess(predicted)
         hope = HOPELESS if excess > NEAR else gain - RISK * max(0.0, excess)
-        return _Choice(setting, knobs, hope, predicted, clear=excess < -NEAR)
+        return _Choice(setting, settings, hope, predicted, clear=excess < -NEAR)
 
     def _excess(self, predicted: Figures) -> float:
         """Logarithm of how far a prediction is over the limits that the incumbent is expected to keep."""
@@ -139,7 +139,7 @@ class _View:
 
     def distance(self, choice: _Choice) -> tuple[bool, int, float]:
         """What speaks against one of equals: little room to a limit, then how far it is, more workers counting most."""
-        here, there = self.incumbent, choice.knobs
+        here, there = self.baseline, choice.settings
         others = abs(there.batch_size - here.batch_size) / 64 + abs(there.delay - here.delay) / 200
         return (
             not choice.clear,
@@ -148,7 +148,7 @@ class _View:
         )
 
     def hypothesis(
-        self, choice: _Choice, why: str, base: Knobs | None = None, prepares: Knobs | None = None
+        self, choice: _Choice, why: str, base: ModelSettings | None = None, prepares: ModelSettings | None = None
     ) -> Hypothesis:
         """A choice as a hypothesis with its evidence."""
         said = [f"{self.finding.regime}: {self.finding.headline}", *self.finding.evidence] if self.finding else []
@@ -156,7 +156,7 @@ class _View:
             before, after = (shown(self.aim, one.of(self.aim)) for one in (self.base, choice.predicted))
             said.append(f"the simulator expects {WORDS[self.aim][0]} {before} → {after}")
         return Hypothesis(
-            knobs=choice.knobs,
+            settings=choice.settings,
             setting=choice.setting,
             why=why,
             evidence=said,
@@ -169,7 +169,7 @@ class _View:
 @dataclass(frozen=True, slots=True)
 class _Choice:
     setting: Setting
-    knobs: Knobs
+    settings: ModelSettings
     hope: float
     predicted: Figures | None
     clear: bool = True
@@ -194,7 +194,9 @@ def _single_or_two(view: _View) -> Hypothesis | None:
 def _single(view: _View) -> _Choice | None:
     """The diagnosis's knob, or the most promising one; None when none promises anything."""
     choices = [
-        found for setting in ORDER if view.weary[setting] < TRIES and (found := _best(view, setting)) is not None
+        found
+        for setting in SETTING_ORDER
+        if view.weary[setting] < TRIES and (found := _best(view, setting)) is not None
     ]
     # Where nothing can be predicted the order of the knobs is left.
     choices.sort(key=lambda choice: (choice.setting != view.advised, -choice.hope))
@@ -203,8 +205,8 @@ def _single(view: _View) -> _Choice | None:
 
 def _best(view: _View, setting: Setting) -> _Choice | None:
     """The most promising position of one knob that was not tried; of equals the nearest."""
-    turns = [knobs for knobs in view.space.turns(view.incumbent, setting) if knobs not in view.tried]
-    return _nearest_of_best(view, [view.choice(knobs, setting) for knobs in turns])
+    turns = [settings for settings in view.space.turns(view.baseline, setting) if settings not in view.tried]
+    return _nearest_of_best(view, [view.choice(settings, setting) for settings in turns])
 
 
 def _nearest_of_best(view: _View, choices: Sequence[_Choice]) -> _Choice | None:
@@ -238,13 +240,13 @@ def _reason(view: _View, choice: _Choice) -> str:
 def _first_of_two(view: _View, least: float) -> Hypothesis | None:
     """The first of two knobs that together promise so much; None when no two do."""
     hypotheses = [step.hypothesis for step in view.steps]
-    pairs = {one.prepares or one.knobs for one in hypotheses if one.prepares is not None or one.base is not None}
+    pairs = {one.prepares or one.settings for one in hypotheses if one.prepares is not None or one.base is not None}
     if view.base is None or len(pairs) >= TRIES:
         return None
     both = [
         view.choice(after, second)
-        for first, second in itertools.combinations(ORDER, 2)
-        for before in view.space.turns(view.incumbent, first)
+        for first, second in itertools.combinations(SETTING_ORDER, 2)
+        for before in view.space.turns(view.baseline, first)
         for after in view.space.turns(before, second)
         if after not in view.tried
     ]
@@ -252,18 +254,18 @@ def _first_of_two(view: _View, least: float) -> Hypothesis | None:
     if goal is None or goal.hope < least:
         return None
     halves = [
-        view.choice(view.incumbent.turned(one, goal.knobs.value(one)), one)
-        for one in view.incumbent.differences(goal.knobs)
+        view.choice(view.baseline.turned(one, goal.settings.value(one)), one)
+        for one in view.baseline.differences(goal.settings)
     ]
     half = max(halves, key=lambda choice: choice.hope)
-    if half.knobs in view.tried:
-        return _last_half(view, goal.knobs, half.knobs)
-    (other,) = half.knobs.differences(goal.knobs)
+    if half.settings in view.tried:
+        return _last_half(view, goal.settings, half.settings)
+    (other,) = half.settings.differences(goal.settings)
     why = (
         f"No single knob promises as much as two: this one prepares for {other} "
-        f"{half.knobs.value(other)} → {goal.knobs.value(other)} after it."
+        f"{half.settings.value(other)} → {goal.settings.value(other)} after it."
     )
-    return view.hypothesis(half, why, prepares=goal.knobs)
+    return view.hypothesis(half, why, prepares=goal.settings)
 
 
 def _second_of_two(view: _View) -> Hypothesis | None:
@@ -271,10 +273,10 @@ def _second_of_two(view: _View) -> Hypothesis | None:
     last = view.steps[-1].hypothesis if view.steps else None
     if last is None or last.prepares is None or last.prepares in view.tried:
         return None
-    return _last_half(view, last.prepares, last.knobs)
+    return _last_half(view, last.prepares, last.settings)
 
 
-def _last_half(view: _View, goal: Knobs, half: Knobs) -> Hypothesis | None:
+def _last_half(view: _View, goal: ModelSettings, half: ModelSettings) -> Hypothesis | None:
     (setting,) = half.differences(goal)
     choice = view.choice(goal, setting)
     if choice.hope < HOPE:
@@ -284,8 +286,8 @@ def _last_half(view: _View, goal: Knobs, half: Knobs) -> Hypothesis | None:
 
 def _curious(view: _View) -> Hypothesis | None:
     """A batch size that may help, for all that is known of it."""
-    turns = [knobs for knobs in view.space.turns(view.incumbent, "batchSize") if knobs not in view.tried]
-    choice = _nearest_of_best(view, [view.choice(knobs, "batchSize", at_best=True) for knobs in turns])
+    turns = [settings for settings in view.space.turns(view.baseline, "batchSize") if settings not in view.tried]
+    choice = _nearest_of_best(view, [view.choice(settings, "batchSize", at_best=True) for settings in turns])
     least = HOPE if view.aim != view.goal.objective else HOPE_OF_A_GUESS
     if choice is None or not choice.known or choice.hope < least:
         return None

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from tsbatch.diagnosis.advice import Change, Setting
 
-ORDER: Final[tuple[Setting, ...]] = ("maxBatchDelay", "workers", "threads", "batchSize")
+SETTING_ORDER: Final[tuple[Setting, ...]] = ("maxBatchDelay", "workers", "threads", "batchSize")
 """In which the knobs are turned when nothing speaks for another one: the cheapest to be wrong about first."""
 
 FIELDS: Final[Mapping[Setting, str]] = {
@@ -19,7 +19,7 @@ FIELDS: Final[Mapping[Setting, str]] = {
 }
 DELAYS: Final = (1, 2, 5, 10, 20, 50, 100, 200)
 BATCH_SIZES: Final = (1, 2, 4, 8, 16, 32, 64)
-MOST_WORKERS: Final = 8
+MAX_WORKERS: Final = 8
 MEMORY_MARGIN: Final = 0.9
 """Of the memory that is there, what the workers may take."""
 
@@ -27,7 +27,7 @@ Value = int | None
 
 
 @dataclass(frozen=True, slots=True)
-class Knobs:
+class ModelSettings:
     """The settings of a model that are tuned.
 
     Attributes:
@@ -47,14 +47,14 @@ class Knobs:
         found: Value = getattr(self, FIELDS[setting])
         return found
 
-    def turned(self, setting: Setting, value: Value) -> Knobs:
+    def turned(self, setting: Setting, value: Value) -> ModelSettings:
         """The same with one knob turned."""
         change: dict[str, Any] = {FIELDS[setting]: value}
         return replace(self, **change)
 
-    def differences(self, other: Knobs) -> list[Setting]:
+    def differences(self, other: ModelSettings) -> list[Setting]:
         """Which knobs stand elsewhere in ``other``."""
-        return [setting for setting in ORDER if self.value(setting) != other.value(setting)]
+        return [setting for setting in SETTING_ORDER if self.value(setting) != other.value(setting)]
 
     def yaml(self) -> str:
         """The lines of model-config.yaml that set them.
@@ -62,7 +62,7 @@ class Knobs:
         A delay of 0 or less, which only the management API can set, would become 100 ms there: it is 1.
         """
         written = replace(self, delay=max(1, self.delay))
-        given = [setting for setting in ORDER if written.value(setting) is not None]
+        given = [setting for setting in SETTING_ORDER if written.value(setting) is not None]
         return "\n".join(Change(setting, None, written.value(setting) or 0).yaml() for setting in given)
 
     def __str__(self) -> str:
@@ -92,14 +92,14 @@ class Space:
             "threads": self.threads,
         }[setting]
 
-    def turns(self, knobs: Knobs, setting: Setting) -> list[Knobs]:
+    def turns(self, settings: ModelSettings, setting: Setting) -> list[ModelSettings]:
         """Every other position of one knob."""
-        return [knobs.turned(setting, value) for value in self.values(setting) if value != knobs.value(setting)]
+        return [settings.turned(setting, value) for value in self.values(setting) if value != settings.value(setting)]
 
-    def every(self) -> list[Knobs]:
+    def every(self) -> list[ModelSettings]:
         """Every combination."""
         return [
-            Knobs(workers, size, delay, threads)
+            ModelSettings(workers, size, delay, threads)
             for workers in self.workers
             for size in self.batch_sizes
             for delay in self.delays
@@ -111,7 +111,9 @@ class Space:
         return {name: list(values) for name, values in asdict(self).items()}
 
 
-def space_around(start: Knobs, known: Mapping[str, Any], *, memory: int | None = None, threads: bool = False) -> Space:
+def space_around(
+    start: ModelSettings, known: Mapping[str, Any], *, memory: int | None = None, threads: bool = False
+) -> Space:
     """The usual values, and as many workers as cores and memory allow.
 
     Args:
@@ -122,7 +124,7 @@ def space_around(start: Knobs, known: Mapping[str, Any], *, memory: int | None =
         threads: whether the archive's handler can be told its threads.
     """
     cores = known.get("cores")
-    most = MOST_WORKERS
+    most = MAX_WORKERS
     if cores is not None:
         busy = known.get("worker_cores")
         # A worker that mostly waits leaves its core to others.

@@ -19,26 +19,26 @@ from tsbatch.operations.rollback import base_of
 from tsbatch.report.html_page import save
 from tsbatch.system.console import say
 from tsbatch.tuning.history import History, Hypothesis
-from tsbatch.tuning.journal import LOG, Journal, Log, Written
+from tsbatch.tuning.journal import LOG, Journal, JournaledSystem, Log
 from tsbatch.tuning.live_server import LiveServer
-from tsbatch.tuning.measurement import Bench, Script
+from tsbatch.tuning.measurement import Bench, Workload
 from tsbatch.tuning.objective import Goal
 from tsbatch.tuning.page import Listeners, Screen
 from tsbatch.tuning.private_server import (
     TIMEOUTS,
     PrivateCopy,
     config_of,
-    knobs_of,
     of_archive,
     of_running,
     properties_of,
+    settings_of,
     timeouts_of,
 )
 from tsbatch.tuning.ranking import Ranking
 from tsbatch.tuning.recommendation import Seen
 from tsbatch.tuning.sampler import Sampler
-from tsbatch.tuning.search import Careful, Search
-from tsbatch.tuning.search_space import Knobs, Space, space_around
+from tsbatch.tuning.search import CoordinateSearch, Search
+from tsbatch.tuning.search_space import ModelSettings, Space, space_around
 from tsbatch.tuning.significance import START_RUNS
 from tsbatch.tuning.tuner import Outcome, System, Tuning
 from tsbatch.tuning.tuning_report import headline, report_of_tuning
@@ -50,14 +50,14 @@ Kind = Literal["careful", "tpe"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class TuneConfig:
     """What somebody asked for.
 
     Attributes:
         model: a name on the running server, or an archive.
         data: the file that the bodies came from.
         goal: what is wanted.
-        script: how each setting is measured.
+        workload: how each setting is measured.
         search: which search.
         live: on the server in use.
         budget: runs in all.
@@ -69,7 +69,7 @@ class Order:
     model: str
     data: Path
     goal: Goal
-    script: Script
+    workload: Workload
     search: Kind = "careful"
     live: bool = False
     budget: int
@@ -85,22 +85,22 @@ class Order:
         unpacked = (path / MANIFEST_NAME).is_file() and not self.live
         return path if self.model.endswith(ENDINGS) or unpacked else None
 
-    def about(self, start: Knobs) -> dict[str, Any]:
+    def about(self, start: ModelSettings) -> dict[str, Any]:
         """What is tuned and how, by name."""
-        script = self.script
+        workload = self.workload
         return {
             "model": self.model,
             "files": _digest_of(self.archive),
             "instance": None if self.archive else self.instance,
             "data": str(self.data),
-            "bodies": _digest(f"{body.content_type}\n".encode() + body.content for body in script.bodies),
+            "bodies": _digest(f"{body.content_type}\n".encode() + body.content for body in workload.bodies),
             "start": start.to_json(),
             "goal": self.goal.to_json(),
-            "load": str(script.traffic),
-            "arrivals": script.traffic.kind,
-            "seconds": script.seconds,
-            "warm_up": script.warm_up,
-            "seed": script.traffic.seed,
+            "load": str(workload.traffic),
+            "arrivals": workload.traffic.kind,
+            "seconds": workload.seconds,
+            "warm_up": workload.warm_up,
+            "seed": workload.traffic.seed,
             "search": self.search,
             "live": self.live,
             "budget": self.budget,
@@ -124,7 +124,7 @@ def _digest(parts: Iterable[bytes]) -> str:
 
 
 @dataclass(slots=True)
-class Place:
+class TuningTarget:
     """Where it is measured, and what is there.
 
     Attributes:
@@ -136,7 +136,7 @@ class Place:
     """
 
     system: System
-    start: Knobs
+    start: ModelSettings
     config: dict[str, Any] = field(default_factory=dict)
     bench: Bench | None = None
     version: str | None = None
@@ -148,34 +148,34 @@ class Place:
 
 
 @contextlib.contextmanager
-def place_of(order: Order, screen: Screen) -> Iterator[Place]:
+def open_target(config: TuneConfig, screen: Screen) -> Iterator[TuningTarget]:
     """The place that somebody asked for.
 
     Raises:
         UsageError: there is no such archive, model or server.
         ServerError: a server cannot be reached or started.
     """
-    bench = Bench(order.script, screen.run)
-    archive = order.archive
+    bench = Bench(config.workload, screen.run)
+    archive = config.archive
     if archive is not None:
-        if order.live:
+        if config.live:
             raise UsageError(f"--live is for a model on a running server; {archive} is an archive")
         if not archive.exists():
             raise UsageError(f"no such archive: {archive}")
         with PrivateCopy(of_archive(archive), bench, screen.told) as copy:
-            yield Place(copy, knobs_of(copy.config), copy.config, bench)
+            yield TuningTarget(copy, settings_of(copy.config), copy.config, bench)
         return
-    instance = reach(order.instance)
+    instance = reach(config.instance)
     with instance.management() as management:
-        described = management.describe(order.model)
+        described = management.describe(config.model)
     version = base_of(described["modelVersion"])
-    if order.live:
-        with LiveServer(instance, order.model, bench, screen.told) as live:
-            yield Place(live, live.start, live.config, bench, version)
+    if config.live:
+        with LiveServer(instance, config.model, bench, screen.told) as live:
+            yield TuningTarget(live, live.start, live.config, bench, version)
         return
-    alike = {"settings": timeouts_of(described), "properties": properties_of(instance)}
+    alike = {"overrides": timeouts_of(described), "properties": properties_of(instance)}
     with PrivateCopy(of_running(instance, described), bench, screen.told, **alike) as copy:
-        yield Place(copy, knobs_of(described), copy.config, bench, version)
+        yield TuningTarget(copy, settings_of(described), copy.config, bench, version)
 
 
 class Around:
@@ -188,7 +188,7 @@ class Around:
         make: the search for a space.
     """
 
-    def __init__(self, start: Knobs, goal: Goal, *, threads: bool, make: Callable[[Space], Search]) -> None:
+    def __init__(self, start: ModelSettings, goal: Goal, *, threads: bool, make: Callable[[Space], Search]) -> None:
         self._start, self._goal, self._threads, self._make = start, goal, threads, make
 
     def space(self, history: History) -> Space:
@@ -202,59 +202,59 @@ class Around:
         return self._make(self.space(history)).propose(history)
 
 
-def search_of(order: Order, place: Place) -> Around:
+def make_search(config: TuneConfig, target: TuningTarget) -> Around:
     """The search that somebody asked for."""
-    traffic, goal = order.script.traffic, order.goal
+    traffic, goal = config.workload.traffic, config.goal
 
     def make(space: Space) -> Search:
-        return Sampler(goal, space, traffic.seed) if order.search == "tpe" else Careful(goal, space, traffic)
+        return Sampler(goal, space, traffic.seed) if config.search == "tpe" else CoordinateSearch(goal, space, traffic)
 
-    return Around(place.start, goal, threads=place.threads, make=make)
+    return Around(target.start, goal, threads=target.threads, make=make)
 
 
-def tune(order: Order, place: Place, screen: Screen) -> Outcome:
+def tune(config: TuneConfig, target: TuningTarget, screen: Screen) -> Outcome:
     """Tune, and write journal, log and report.
 
     Raises:
         UsageError: the folder holds another tuning's journal.
         ServerError: nothing can be measured any more.
     """
-    about = order.about(place.start)
-    journal = journal_of(order, place)
-    log = Log(order.folder / LOG)
+    about = config.about(target.start)
+    journal = open_journal(config, target)
+    log = Log(config.folder / LOG)
     with contextlib.closing(journal), contextlib.closing(log):
-        written = Written(place.system, journal)
+        written = JournaledSystem(target.system, journal)
         tuning = Tuning(
             system=written,
-            search=search_of(order, place),
-            goal=order.goal,
-            start=place.start,
-            budget=order.budget,
+            search=make_search(config, target),
+            goal=config.goal,
+            start=target.start,
+            budget=config.budget,
             listener=Listeners([log, screen]),
         )
         outcome = tuning.run()
         written.settle()
-        log.say(f"Result: {headline(outcome, order.goal)}")
-    save(report_of_tuning(outcome, order.goal, about, order.script.seconds), order.folder / REPORT)
+        log.say(f"Result: {headline(outcome, config.goal)}")
+    save(report_of_tuning(outcome, config.goal, about, config.workload.seconds), config.folder / REPORT)
     return outcome
 
 
-def journal_of(order: Order, place: Place) -> Journal:
+def open_journal(config: TuneConfig, target: TuningTarget) -> Journal:
     """The journal, with what is in it already; random arrivals go on after those of its runs.
 
     Raises:
         UsageError: it is another tuning's.
     """
     # With more runs, or fewer, it is still the same tuning.
-    about = {name: value for name, value in order.about(place.start).items() if name != "budget"}
-    about["version"] = place.version
-    journal = Journal(order.folder, about, fresh=order.fresh)
-    if place.bench is not None:
-        place.bench.runs = len(journal.earlier)
+    about = {name: value for name, value in config.about(target.start).items() if name != "budget"}
+    about["version"] = target.version
+    journal = Journal(config.folder, about, fresh=config.fresh)
+    if target.bench is not None:
+        target.bench.runs = len(journal.earlier)
     return journal
 
 
-def rank(order: Order, place: Place) -> list[Seen]:
+def rank(config: TuneConfig, target: TuningTarget) -> list[Seen]:
     """Measure what there is, and let the simulator rank every setting; the best first.
 
     Raises:
@@ -262,23 +262,25 @@ def rank(order: Order, place: Place) -> list[Seen]:
         ServerError: nothing can be measured.
     """
     history = History()
-    with contextlib.closing(journal_of(order, place)) as journal:
-        system = Written(place.system, journal)
+    with contextlib.closing(open_journal(config, target)) as journal:
+        system = JournaledSystem(target.system, journal)
         for _ in range(START_RUNS):
-            history.start.append(system.measure(place.start))
+            history.start.append(system.measure(target.start))
             history.runs.append(history.start[-1])
-    ranking = Ranking.of(history, order.script.traffic)
-    space = search_of(order, place).space(history)
-    found = [(knobs, ranking.predict(knobs)) for knobs in space.every()]
-    known = [Seen(knobs, 0, figures, keeps=not order.goal.broken(figures)) for knobs, figures in found if figures]
+    ranking = Ranking.of(history, config.workload.traffic)
+    space = make_search(config, target).space(history)
+    found = [(settings, ranking.predict(settings)) for settings in space.every()]
+    known = [
+        Seen(settings, 0, figures, keeps=not config.goal.broken(figures)) for settings, figures in found if figures
+    ]
     if not known:
         raise UsageError("the answers tell no handler times (Server-Timing), so nothing can be simulated")
-    objective = order.goal.objective
+    objective = config.goal.objective
     sign = -1 if objective == "throughput" else 1
     return sorted(known, key=lambda one: (not one.keeps, sign * one.figures.of(objective)))
 
 
-def write_config(place: Place, outcome: Outcome, folder: Path) -> Path | None:
+def write_config(target: TuningTarget, outcome: Outcome, folder: Path) -> Path | None:
     """Write the recommended model-config.yaml: the archive's own with the settings that changed; None when none did.
 
     The time-outs are always in it: in a file without them they are 120 s whatever the server says
@@ -290,7 +292,7 @@ def write_config(place: Place, outcome: Outcome, folder: Path) -> Path | None:
             say(f"note: nothing to write; {path} was there before, and is not what this tuning found")
         return None
     timeouts = {key: DEFAULTS[key] for key in TIMEOUTS}
-    config = {**timeouts, **place.config, **config_of(outcome.recommended)}
+    config = {**timeouts, **target.config, **config_of(outcome.recommended)}
     if outcome.recommended.threads is not None:
         config["tsbatch"] = {**config.get("tsbatch", {}), "threads": outcome.recommended.threads}
     path.write_bytes(dump(config))

@@ -17,7 +17,7 @@ from typing import Final
 from tsbatch.bench.comparison import LEAST_SPREAD
 from tsbatch.tuning.history import History, Judgement, Step
 from tsbatch.tuning.objective import EXACT, WORDS, Aim, Figures, Goal, Limit, mean, merit, shown
-from tsbatch.tuning.search_space import Knobs
+from tsbatch.tuning.search_space import ModelSettings
 
 LEVEL: Final = 0.05
 """The chance to keep anything at all in a tuning where nothing helps."""
@@ -25,7 +25,7 @@ LEVEL: Final = 0.05
 SHARE: Final = 0.2
 """Of the error that is still allowed, what the next step may spend. The first have the fewest runs behind them."""
 
-MOST_PAIRS: Final = 5
+MAX_PAIRS: Final = 5
 START_RUNS: Final = 4
 WORTH: Final = 1.02
 """A smaller gain is not worth a change, however sure it is."""
@@ -81,7 +81,7 @@ def level_of(history: History, look: int) -> float:
 
     Later ones may spend more: what is great shows at the first, and what is small only at the last.
     """
-    weight = look / (MOST_PAIRS * (MOST_PAIRS + 1) / 2)
+    weight = look / (MAX_PAIRS * (MAX_PAIRS + 1) / 2)
     return LEVEL * SHARE * (1 - SHARE) ** len(history.steps) * weight
 
 
@@ -102,7 +102,7 @@ def judge(history: History, goal: Goal, pairs: Sequence[tuple[Figures, Figures]]
     kept = [name for name in goal.limits() if name not in goal.broken(mean(before))]
     if broken := [name for name in kept if breaks(history, goal, name, pairs, surely=True)]:
         return Judgement(verdict="breaks a limit", aim=aim, why=_over(goal, broken[0], after)), True
-    last = len(pairs) >= MOST_PAIRS
+    last = len(pairs) >= MAX_PAIRS
     ratios = [merit(new, aim) - merit(old, aim) for old, new in pairs]
     spread = spread_of(history, aim, pairs)
     middle, error = sum(ratios) / len(ratios), spread.pair / math.sqrt(len(ratios))
@@ -139,12 +139,12 @@ def breaks(
     return math.log(max(value, 1e-9)) + (-reach if surely else reach) > math.log(limit)
 
 
-def doubtful(history: History, goal: Goal, knobs: Knobs) -> str | None:
+def doubtful(history: History, goal: Goal, settings: ModelSettings) -> str | None:
     """Why a setting, by all of its runs together, cannot be said to keep the limits; None when it can.
 
     A step whose incumbent broke a limit keeps whatever comes nearer to it; what is recommended has to be clear of it.
     """
-    runs = [run.figures for run in history.of(knobs)]
+    runs = [run.figures for run in history.of(settings)]
     for name, limit in goal.limits().items():
         value = mean(runs).of(name)
         reach = 0.0 if name in EXACT else _reach(spread_of(history, name), len(runs))

@@ -18,8 +18,8 @@ from tsbatch.tuning.history import History, Hypothesis, Judgement, Step
 from tsbatch.tuning.objective import WORDS, Figures, Goal, mean
 from tsbatch.tuning.observation import Observation
 from tsbatch.tuning.search import Search
-from tsbatch.tuning.search_space import Knobs
-from tsbatch.tuning.significance import MOST_PAIRS, START_RUNS, doubtful, judge
+from tsbatch.tuning.search_space import ModelSettings
+from tsbatch.tuning.significance import MAX_PAIRS, START_RUNS, doubtful, judge
 
 BUDGET: Final = 36
 """Runs in all. A quarter of the grid of 4 workers, 6 batch sizes and 6 delays."""
@@ -37,7 +37,7 @@ class Refused(ServerError):
 class System(Protocol):
     """What is tuned: anything that can be set and measured."""
 
-    def measure(self, knobs: Knobs) -> Observation:
+    def measure(self, settings: ModelSettings) -> Observation:
         """One run with these settings.
 
         Raises:
@@ -49,7 +49,7 @@ class System(Protocol):
 class Listener(Protocol):
     """Who is told how it goes; each step as soon as it is there."""
 
-    def measuring(self, knobs: Knobs, what: str, runs: int) -> None:
+    def measuring(self, settings: ModelSettings, what: str, runs: int) -> None:
         """A run begins; so many were done."""
 
     def started(self, history: History) -> None:
@@ -74,14 +74,14 @@ class Outcome:
     """
 
     history: History
-    recommended: Knobs | None
+    recommended: ModelSettings | None
     confirmed: Sequence[Observation] = ()
     ended: Ended = "nothing left"
 
     @property
     def changed(self) -> bool:
         """Whether anything else than what was there is recommended."""
-        return self.recommended is not None and self.recommended != self.history.start[0].knobs
+        return self.recommended is not None and self.recommended != self.history.start[0].settings
 
     def expected(self) -> list[Figures]:
         """The recommendation's runs, all of them."""
@@ -105,12 +105,12 @@ class Tuning:
     system: System
     search: Search
     goal: Goal
-    start: Knobs
+    start: ModelSettings
     budget: int = BUDGET
     listener: Listener | None = None
     history: History = field(default_factory=History)
     confirmed: list[Observation] = field(default_factory=list)
-    _refuted: set[Knobs] = field(default_factory=set, init=False)
+    _refuted: set[ModelSettings] = field(default_factory=set, init=False)
 
     def run(self) -> Outcome:
         """Tune.
@@ -149,28 +149,28 @@ class Tuning:
 
     def _left(self) -> int:
         """Runs for steps: without those that confirm what is found, and what was there before if it does not stand."""
-        once = self.confirmed or self.history.incumbent == self.start
+        once = self.confirmed or self.history.baseline == self.start
         return self.budget - (1 if once else 2) * CONFIRM - len(self.history.runs)
 
-    def _measure(self, knobs: Knobs, what: str) -> Observation:
-        self._tell(lambda listener: listener.measuring(knobs, what, len(self.history.runs)))
-        observation = self.system.measure(knobs)
+    def _measure(self, settings: ModelSettings, what: str) -> Observation:
+        self._tell(lambda listener: listener.measuring(settings, what, len(self.history.runs)))
+        observation = self.system.measure(settings)
         self.history.runs.append(observation)
         return observation
 
-    def _again(self, knobs: Knobs, what: str) -> Observation:
+    def _again(self, settings: ModelSettings, what: str) -> Observation:
         """Measure something that was measured before; that it cannot be had any more is no candidate's fault."""
         try:
-            return self._measure(knobs, what)
+            return self._measure(settings, what)
         except Refused as error:
             raise ServerError(str(error)) from error
 
     def _try(self, hypothesis: Hypothesis) -> Step:
-        incumbent, pairs = self.history.incumbent, list[tuple[Observation, Observation]]()
+        baseline, pairs = self.history.baseline, list[tuple[Observation, Observation]]()
         judgement = Judgement(verdict="cannot tell", aim=self.goal.objective, why="no runs left to compare them")
-        while len(pairs) < MOST_PAIRS and self._left() >= 2:
+        while len(pairs) < MAX_PAIRS and self._left() >= 2:
             try:
-                pairs.append(self._pair(incumbent, hypothesis.knobs, len(pairs)))
+                pairs.append(self._pair(baseline, hypothesis.settings, len(pairs)))
             except Refused as error:
                 why = f"it cannot be had: {error}"
                 judgement = Judgement(verdict="failed", aim=judgement.aim, why=why)
@@ -183,53 +183,53 @@ class Tuning:
                 break
             if final:
                 break
-        return Step(hypothesis=hypothesis, incumbent=incumbent, pairs=pairs, judgement=judgement)
+        return Step(hypothesis=hypothesis, baseline=baseline, pairs=pairs, judgement=judgement)
 
-    def _pair(self, incumbent: Knobs, candidate: Knobs, number: int) -> tuple[Observation, Observation]:
+    def _pair(self, baseline: ModelSettings, candidate: ModelSettings, number: int) -> tuple[Observation, Observation]:
         """Both next to each other in time, in turns which of them is first; a run that has just been made counts."""
         if number % 2 == 0:
             latest = self.history.runs[-1]
-            before = latest if number == 0 and latest.knobs == incumbent else self._again(incumbent, "what is there")
+            before = latest if number == 0 and latest.settings == baseline else self._again(baseline, "what is there")
             after = self._measure(candidate, "the candidate")
         else:
             after = self._measure(candidate, "the candidate")
-            before = self._again(incumbent, "what is there")
+            before = self._again(baseline, "what is there")
         # When the tuner was interrupted between the two, the machine may be another one now.
         while before.session != after.session:
             self.budget += 1
             if before.session < after.session:
-                before = self._again(incumbent, "what is there")
+                before = self._again(baseline, "what is there")
             else:
                 after = self._measure(candidate, "the candidate")
         return before, after
 
-    def _best(self) -> Knobs | None:
+    def _best(self) -> ModelSettings | None:
         """The latest setting that was kept, keeps the limits in its runs together, and did not fail to confirm it."""
-        for knobs in reversed(self.history.kept()):
-            if knobs not in self._refuted and not self.goal.broken(self._typical(knobs)):
-                return knobs
+        for settings in reversed(self.history.kept()):
+            if settings not in self._refuted and not self.goal.broken(self._typical(settings)):
+                return settings
         return None
 
-    def _typical(self, knobs: Knobs) -> Figures:
-        return mean([run.figures for run in self.history.of(knobs)])
+    def _typical(self, settings: ModelSettings) -> Figures:
+        return mean([run.figures for run in self.history.of(settings)])
 
-    def _stands(self, knobs: Knobs) -> bool:
+    def _stands(self, settings: ModelSettings) -> bool:
         """Whether a setting, measured again by itself, keeps the limits each time, and by all of its runs for sure."""
         if self.budget - len(self.history.runs) < CONFIRM:
-            return knobs == self.start  # which has been measured often
-        runs = [self._again(knobs, "the recommendation, to confirm it") for _ in range(CONFIRM)]
+            return settings == self.start  # which has been measured often
+        runs = [self._again(settings, "the recommendation, to confirm it") for _ in range(CONFIRM)]
         self.confirmed += runs
         if any(self.goal.broken(run.figures) for run in runs):
             return False
         # What there was is not changed by leaving it.
-        return knobs == self.start or doubtful(self.history, self.goal, knobs) is None
+        return settings == self.start or doubtful(self.history, self.goal, settings) is None
 
-    def _withdraw(self, knobs: Knobs) -> None:
+    def _withdraw(self, settings: ModelSettings) -> None:
         """Not kept after all: the search goes on from what was there before, knowing of these runs."""
-        self._refuted.add(knobs)
+        self._refuted.add(settings)
         for place, step in enumerate(self.history.steps):
-            if step.kept and step.hypothesis.knobs == knobs:
-                why = self._why_not(knobs)
+            if step.kept and step.hypothesis.settings == settings:
+                why = self._why_not(settings)
                 judgement = replace(
                     step.judgement,
                     verdict="breaks a limit" if why else "not confirmed",
@@ -238,13 +238,13 @@ class Tuning:
                 self.history.steps[place] = replace(step, judgement=judgement)
                 self._tell(lambda listener, new=self.history.steps[place]: listener.judged(new, self.history))  # type: ignore[misc]
 
-    def _why_not(self, knobs: Knobs) -> str | None:
+    def _why_not(self, settings: ModelSettings) -> str | None:
         """What its confirming runs said; None when there were none."""
-        runs = [run for run in self.confirmed if run.knobs == knobs]
+        runs = [run for run in self.confirmed if run.settings == settings]
         over = [name for run in runs for name in self.goal.broken(run.figures)]
         if over:
             return f"measured again it broke the limit of {WORDS[over[0]][0]}"
-        return doubtful(self.history, self.goal, knobs) if runs else None
+        return doubtful(self.history, self.goal, settings) if runs else None
 
     def _tell(self, tell: Callable[[Listener], None]) -> None:
         if self.listener is not None:

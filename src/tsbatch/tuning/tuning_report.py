@@ -96,7 +96,7 @@ def step_rows(outcome: Outcome, goal: Goal) -> list[list[Any]]:
     """What there was, then one row for each step with the candidate's figures."""
     start, names = outcome.history.start, figures_of_tables(goal)
     first = mean([run.figures for run in start])
-    rows: list[list[Any]] = [[0, str(start[0].knobs), *(cell(first, name) for name in names), "what there is"]]
+    rows: list[list[Any]] = [[0, str(start[0].settings), *(cell(first, name) for name in names), "what there is"]]
     return rows + [_row(number, step, names) for number, step in enumerate(outcome.history.steps, 1)]
 
 
@@ -134,7 +134,7 @@ def _front(found: Sequence[Seen], goal: Goal) -> Figure:
         chart=points(
             f"{words} by P99. {note}",
             {
-                name: [(one.figures.of(across), cell(one.figures, up, 3) or 0.0, str(one.knobs)) for one in group]
+                name: [(one.figures.of(across), cell(one.figures, up, 3) or 0.0, str(one.settings)) for one in group]
                 for name, group in groups.items()
             },
             across="P99, ms",
@@ -146,7 +146,7 @@ def _front(found: Sequence[Seen], goal: Goal) -> Figure:
         columns=["setting", "runs", *map(label, names), "failed", "front", "keeps the limits"],
         rows=[
             [
-                str(one.knobs),
+                str(one.settings),
                 one.runs,
                 *(cell(one.figures, name) for name in names),
                 round(one.figures.failed, 4),

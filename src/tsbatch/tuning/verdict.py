@@ -49,10 +49,10 @@ def path(outcome: Outcome) -> list[Step]:
     """The kept steps that lead from what there was to the recommendation; none when one of them was taken back."""
     wanted, found = outcome.recommended, list[Step]()
     for step in reversed(outcome.history.steps):
-        if step.kept and step.hypothesis.knobs == wanted:
+        if step.kept and step.hypothesis.settings == wanted:
             found.append(step)
-            wanted = step.incumbent
-    return found[::-1] if wanted == outcome.history.start[0].knobs else []
+            wanted = step.baseline
+    return found[::-1] if wanted == outcome.history.start[0].settings else []
 
 
 def gain(outcome: Outcome, name: Aim) -> float | None:

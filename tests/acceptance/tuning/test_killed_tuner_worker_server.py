@@ -27,9 +27,9 @@ from tsbatch.serving.server import Server
 from tsbatch.system.processes import MARK
 from tsbatch.system.state_directory import state_folder
 from tsbatch.tuning.journal import read_lines
-from tsbatch.tuning.search_space import Knobs
+from tsbatch.tuning.search_space import ModelSettings
 
-FOUND = Knobs(workers=2, batch_size=16, delay=100)
+FOUND = ModelSettings(workers=2, batch_size=16, delay=100)
 SHORT = ("--concurrency", "8", "--duration", "1", "--warm-up", "0.3", "--budget", "12")
 CASES = [
     *[("tuner", "live", one) for one in ("SIGINT", "SIGTERM", "SIGKILL", "SIGKILL", "SIGTERM", "SIGINT", "SIGKILL")],
@@ -67,11 +67,11 @@ def tuner(words, log):
         process.wait()
 
 
-def settings_of(server) -> Knobs:
+def current_settings(server) -> ModelSettings:
     with server.management() as management:
         described = management.describe("sleeper")
         assert len(management.versions("sleeper")) == 1
-    return Knobs(described["minWorkers"], described["batchSize"], described["maxBatchDelay"])
+    return ModelSettings(described["minWorkers"], described["batchSize"], described["maxBatchDelay"])
 
 
 def private_ones() -> list[str]:
@@ -143,7 +143,7 @@ def test_killed(number, archive, servers, tmp_path, capsys, record_property):
             assert "tsbatch tune --restore --name in-use" in capsys.readouterr().err
             assert main(["tune", "--restore", "--name", "in-use"]) == 0
         assert not state_folder().joinpath("in-use.tuning").exists()
-    assert settings_of(server) == FOUND
+    assert current_settings(server) == FOUND
     assert wait_for(lambda: not private_ones(), 40), private_ones()
     assert wait_for(lambda: not marked_by_others(server), 40), marked_by_others(server)
     if number % 5 == 0:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.acceptance.tuned import numbers, sleeper, steps_text, tune
 from tests.e2e.support import make_archive
-from tsbatch.tuning.search_space import Knobs
+from tsbatch.tuning.search_space import ModelSettings
 
-BEST = Knobs(workers=4, batch_size=1, delay=1)
+BEST = ModelSettings(workers=4, batch_size=1, delay=1)
 """For four clients there is nothing better: each has a worker of its own, which waits for nobody. With larger batches
 it would wait for the delay, and 1 of 50 ms is a gain that runs of a calm machine show."""
 
@@ -31,7 +31,7 @@ def test_a_server_with_nothing_to_gain_is_left_as_it_is(tmp_path, capsys, server
 
 def test_a_machine_made_noisy_asks_for_longer_runs(tmp_path, capsys, record_property):
     """The model's own time differs from second to second by a factor, so that runs of one second say little."""
-    archive = sleeper(tmp_path, Knobs(1, 4, 1), fixed=0, each=0)  # the best for two clients: both in one batch
+    archive = sleeper(tmp_path, ModelSettings(1, 4, 1), fixed=0, each=0)  # the best for two clients: both in one batch
     noisy = (
         (tmp_path / "sleeper_handler.py")
         .read_text()

@@ -14,10 +14,10 @@ from tests.acceptance.tuned import SENTENCES, numbers, private_copy, sleeper, st
 from tsbatch.bench.request_bodies import TEXT, Body
 from tsbatch.tuning.objective import Goal, mean
 from tsbatch.tuning.ranking import Ranking, Traffic
-from tsbatch.tuning.search_space import Knobs, Space
+from tsbatch.tuning.search_space import ModelSettings, Space
 
 GRID = Space(workers=(1, 2, 3, 4), batch_sizes=(1, 2, 4, 8, 16, 32), delays=(1, 5, 10, 20, 50, 100))
-START = Knobs(workers=1, batch_size=32, delay=100)
+START = ModelSettings(workers=1, batch_size=32, delay=100)
 CLIENTS = 20
 CLOSE = 0.95
 LIMIT = 2000  # ms, of the embedding model's P99
@@ -27,7 +27,7 @@ SECONDS = 12  # of a run: a processor that others use differs by some per cent f
 def test_a_sleeping_model_against_the_whole_grid_on_a_real_server(tmp_path, capsys, record_property):
     archive = sleeper(tmp_path, START, fixed=20, each=4)
     with private_copy(archive, clients=CLIENTS, seconds=3, warm_up=0.5) as copy:
-        seen = {knobs: copy.measure(knobs).figures for knobs in GRID.every()}
+        seen = {settings: copy.measure(settings).figures for settings in GRID.every()}
     goal = Goal(p99=1.3 * min(figures.p99 for figures in seen.values()))
     best = max((one for one in seen if not goal.broken(seen[one])), key=lambda one: seen[one].throughput)
     record_property("best_of_the_grid", f"{best}: {seen[best].throughput:.1f} requests/s, P99 {seen[best].p99:.0f} ms")
@@ -48,7 +48,7 @@ def test_a_sleeping_model_against_the_whole_grid_on_a_real_server(tmp_path, caps
     record_property("steps", steps_text(told))
     record_property("recommended", f"{told['recommended']} after {told['runs']} runs")
     assert told["runs"] <= len(seen) / 4
-    found = Knobs(**told["recommended"])
+    found = ModelSettings(**told["recommended"])
     with private_copy(archive, clients=CLIENTS, seconds=5, warm_up=1) as copy:
         turns = [(copy.measure(found).figures, copy.measure(best).figures) for _ in range(3)]
     ours, theirs = mean([one for one, _ in turns]), mean([one for _, one in turns])
@@ -64,10 +64,10 @@ def test_the_embedding_model_against_the_best_that_the_simulator_finds(clients, 
     load = ("--data", SENTENCES, "--concurrency", clients, "--duration", SECONDS, "--warm-up", 2)
     told = tune(capsys, archive, *load, "--p99", f"{LIMIT}ms", "--output", tmp_path / "out")
     record_property("steps", steps_text(told))
-    found = Knobs(**told["recommended"])
+    found = ModelSettings(**told["recommended"])
     bodies = [Body(text.encode(), TEXT) for text in SENTENCES.read_text(encoding="utf-8").splitlines()]
     with private_copy(archive, clients=clients, seconds=SECONDS, warm_up=2, bodies=bodies) as copy:
-        seen = [copy.measure(Knobs(1, 32, 1)), copy.measure(found)]
+        seen = [copy.measure(ModelSettings(1, 32, 1)), copy.measure(found)]
         ranking = Ranking(seen, Traffic(clients=clients))
         cores = seen[0].known.cores or 1
         expected = {

@@ -7,7 +7,7 @@ from tsbatch.bench.target import Target
 from tsbatch.cli.program import main
 from tsbatch.cli.tune_command import goal_of, traffic_of
 from tsbatch.errors import UsageError
-from tsbatch.tuning.measurement import Script
+from tsbatch.tuning.measurement import Workload
 
 
 @pytest.fixture
@@ -66,10 +66,10 @@ def test_without_a_load_there_are_eight_clients():
 
 
 def test_bursts_are_sent_as_bench_sends_them():
-    script = Script(traffic=traffic_of(None, 5.0, "bursts", 3), bodies=[])
+    workload = Workload(traffic=traffic_of(None, 5.0, "bursts", 3), bodies=[])
     target = Target(address=None, tokens=None)
-    assert script.plan().arrivals == "bursts"
-    assert script.load(target, 2).arrivals == Arrivals("bursts", 5.0, seed=5)
+    assert workload.plan().arrivals == "bursts"
+    assert workload.load(target, 2).arrivals == Arrivals("bursts", 5.0, seed=5)
 
 
 def test_the_objective_follows_from_the_load():

@@ -11,10 +11,10 @@ from tsbatch.diagnosis.model_facts import Known
 from tsbatch.tuning.history import Hypothesis, Judgement, Step
 from tsbatch.tuning.objective import Figures
 from tsbatch.tuning.observation import Observation
-from tsbatch.tuning.search_space import Knobs
+from tsbatch.tuning.search_space import ModelSettings
 from tsbatch.tuning.tuner import Refused
 
-START = Knobs(workers=1, batch_size=8, delay=100)
+START = ModelSettings(workers=1, batch_size=8, delay=100)
 
 
 def figures(rate=100.0, p99=50.0, failed=0.0, memory=1e8, gpu_memory=None):
@@ -23,15 +23,15 @@ def figures(rate=100.0, p99=50.0, failed=0.0, memory=1e8, gpu_memory=None):
     )
 
 
-def observation(knobs=START, **values):
-    return Observation(knobs=knobs, figures=figures(**values), known=Known(cores=4))
+def observation(settings=START, **values):
+    return Observation(settings=settings, figures=figures(**values), known=Known(cores=4))
 
 
-def step(candidate, verdict="no gain", incumbent=START, setting="workers"):
-    pair = (observation(incumbent), observation(candidate))
+def step(candidate, verdict="no gain", baseline=START, setting="workers"):
+    pair = (observation(baseline), observation(candidate))
     return Step(
-        hypothesis=Hypothesis(knobs=candidate, setting=setting, why="because"),
-        incumbent=incumbent,
+        hypothesis=Hypothesis(settings=candidate, setting=setting, why="because"),
+        baseline=baseline,
         pairs=[pair],
         judgement=Judgement(verdict=verdict, aim="throughput", why="so it is", gain=1.0),
     )
@@ -50,10 +50,10 @@ class MadeUp:
         log: the settings that were measured.
     """
 
-    rate: object = lambda knobs: 100.0
-    p99: object = lambda knobs: 50.0
-    memory: object = lambda knobs: 1e8
-    gpu_memory: object = lambda knobs: None
+    rate: object = lambda settings: 100.0
+    p99: object = lambda settings: 50.0
+    memory: object = lambda settings: 1e8
+    gpu_memory: object = lambda settings: None
     noise: float = 0.0
     drift: float = 0.0
     refused: tuple = ()
@@ -64,14 +64,14 @@ class MadeUp:
         self._random = np.random.default_rng(self.seed)
         self._walk = 0.0
 
-    def measure(self, knobs):
-        self.log.append(knobs)
-        if knobs in self.refused:
+    def measure(self, settings):
+        self.log.append(settings)
+        if settings in self.refused:
             raise Refused("the worker cannot load")
         self._walk += self.drift * self._random.normal()
         factor = math.exp(self._walk + self.noise * self._random.normal())
-        held = {"memory": self.memory(knobs), "gpu_memory": self.gpu_memory(knobs)}
-        return observation(knobs, rate=self.rate(knobs) * factor, p99=self.p99(knobs) / factor, **held)
+        held = {"memory": self.memory(settings), "gpu_memory": self.gpu_memory(settings)}
+        return observation(settings, rate=self.rate(settings) * factor, p99=self.p99(settings) / factor, **held)
 
 
 class Listed:
@@ -82,5 +82,5 @@ class Listed:
 
     def propose(self, history):
         if len(history.steps) < len(self.candidates):
-            return Hypothesis(knobs=self.candidates[len(history.steps)], setting="workers", why="because")
+            return Hypothesis(settings=self.candidates[len(history.steps)], setting="workers", why="because")
         return None

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.tuning.made_up import START, Listed, MadeUp
 from tsbatch.errors import ServerError, UsageError
 from tsbatch.simulation.service_time import parse
-from tsbatch.tuning.journal import Journal, Log, Written, read_lines, step_text
+from tsbatch.tuning.journal import Journal, JournaledSystem, Log, read_lines, step_text
 from tsbatch.tuning.objective import Goal
 from tsbatch.tuning.tuner import Refused, Tuning
 
@@ -30,15 +30,15 @@ class Mortal(MadeUp):
         super().__init__(**values)
         self.dies_at = dies_at
 
-    def measure(self, knobs):
+    def measure(self, settings):
         if len(self.log) == self.dies_at:
             raise Killed
-        return super().measure(knobs)
+        return super().measure(settings)
 
 
 def run(folder, system, listener=None, **options):
     journal = Journal(folder, ABOUT, **options)
-    written = Written(system, journal)
+    written = JournaledSystem(system, journal)
     try:
         tuning = Tuning(system=written, search=Listed(TWO, THREE), goal=Goal(), start=START, listener=listener)
         outcome = tuning.run()
@@ -49,7 +49,7 @@ def run(folder, system, listener=None, **options):
 
 
 def system(**values):
-    return Mortal(rate=lambda knobs: 100.0 * knobs.workers, noise=0.0, refused=(THREE,), **values)
+    return Mortal(rate=lambda settings: 100.0 * settings.workers, noise=0.0, refused=(THREE,), **values)
 
 
 @pytest.mark.parametrize("dies_at", range(1, 8))
@@ -74,8 +74,8 @@ def test_it_goes_on_where_it_was_killed(tmp_path, dies_at):
 class Faster(Mortal):
     """Is interrupted, and goes on on a machine that is twice as fast."""
 
-    def measure(self, knobs):
-        found = super().measure(knobs)
+    def measure(self, settings):
+        found = super().measure(settings)
         factor = 1.0 if self.dies_at else 2.0
         return replace(found, figures=replace(found.figures, throughput=factor * found.figures.throughput))
 
@@ -96,14 +96,14 @@ def test_a_machine_that_is_faster_after_an_interruption_is_no_gain(tmp_path, die
 class Fickle(MadeUp):
     """Cannot have the candidate any more when it is measured a second time."""
 
-    def measure(self, knobs):
-        if knobs == TWO and TWO in self.log:
+    def measure(self, settings):
+        if settings == TWO and TWO in self.log:
             raise Refused("no room for it now")
-        return super().measure(knobs)
+        return super().measure(settings)
 
 
 def test_a_candidate_that_cannot_be_had_any_more_is_not_tried_again(tmp_path):
-    outcome = run(tmp_path, Fickle(rate=lambda knobs: 90.0 + 10.0 * knobs.workers, noise=0.03))
+    outcome = run(tmp_path, Fickle(rate=lambda settings: 90.0 + 10.0 * settings.workers, noise=0.03))
     assert outcome.history.steps[0].judgement.verdict == "failed"
     assert len(outcome.history.steps[0].pairs) == 1
     again = MadeUp()
@@ -139,14 +139,14 @@ def test_a_run_is_the_same_whether_it_was_just_made_or_is_in_the_journal(tmp_pat
     service = replace(TEN, spread=[0.123456789, 1.876543211])
 
     class Told(MadeUp):
-        def measure(self, knobs):
-            return replace(super().measure(knobs), service=service)
+        def measure(self, settings):
+            return replace(super().measure(settings), service=service)
 
     journal = Journal(tmp_path, ABOUT)
-    fresh = Written(Told(), journal).measure(START)
+    fresh = JournaledSystem(Told(), journal).measure(START)
     journal.close()
     journal = Journal(tmp_path, ABOUT)
-    taken = Written(MadeUp(), journal).measure(START)
+    taken = JournaledSystem(MadeUp(), journal).measure(START)
     journal.close()
     assert fresh == taken
     assert taken.service.spread != service.spread

@@ -14,17 +14,17 @@ from tsbatch.operations import rollback
 from tsbatch.operations.reconfiguration import changing
 from tsbatch.system.processes import ProcessRef, own_process
 from tsbatch.tuning.live_server import LiveServer
-from tsbatch.tuning.private_server import knobs_of
-from tsbatch.tuning.search_space import Knobs
+from tsbatch.tuning.private_server import settings_of
+from tsbatch.tuning.search_space import ModelSettings
 from tsbatch.tuning.tuner import Refused
 
 GONE = ProcessRef(2**22 - 1, 1.0)
-FOUND = Knobs(2, 8, 50)
+FOUND = ModelSettings(2, 8, 50)
 
 
 class Bench:
-    def run(self, instance, model, knobs):
-        return observation(knobs)
+    def run(self, instance, model, settings):
+        return observation(settings)
 
 
 def archive(folder, config):
@@ -63,8 +63,8 @@ def server(tmp_path, monkeypatch):
     return made
 
 
-def settings(server):
-    return knobs_of(server.settings)
+def current(server):
+    return settings_of(server.settings)
 
 
 def test_the_archives_own_config_is_known_with_the_time_outs_that_hold(server):
@@ -82,25 +82,25 @@ def test_what_was_found_is_put_back_however_it_ends(server, error):
     ending = nullcontext() if error is None else pytest.raises((KeyboardInterrupt, ServerError, ValueError))
     with ending, LiveServer(server, "embed", Bench()) as live:
         assert live.start == FOUND
-        live.measure(Knobs(1, 32, 1))
-        assert settings(server) == Knobs(1, 32, 1)
+        live.measure(ModelSettings(1, 32, 1))
+        assert current(server) == ModelSettings(1, 32, 1)
         assert rollback.saved(server) is not None
         if error is not None:
             raise error
-    assert settings(server) == FOUND
+    assert current(server) == FOUND
     assert rollback.saved(server) is None
 
 
 def test_nobody_else_changes_the_model_meanwhile(server):
     with LiveServer(server, "embed", Bench()) as live:
-        live.measure(Knobs(1, 32, 1))
+        live.measure(ModelSettings(1, 32, 1))
         with pytest.raises(ServerError, match="tune --live is changing embed"), changing(server, "embed"):
             pass
     with changing(server, "embed"):
         with pytest.raises(ServerError, match="another reconfigure"), LiveServer(server, "embed", Bench()):
             pass
         assert rollback.saved(server) is None
-        assert settings(server) == FOUND
+        assert current(server) == FOUND
     with LiveServer(server, "embed", Bench()):
         pass
 
@@ -117,8 +117,8 @@ def test_ctrl_c_in_the_middle_of_the_end_does_not_leave_it_half_done(server, mon
     monkeypatch.setattr(rollback, "restore_settings", interrupted)
     live = LiveServer(server, "embed", Bench())
     with pytest.raises(KeyboardInterrupt), live:
-        live.measure(Knobs(1, 32, 1))
-    assert settings(server) == FOUND
+        live.measure(ModelSettings(1, 32, 1))
+    assert current(server) == FOUND
     assert rollback.saved(server) is None
 
 
@@ -126,16 +126,16 @@ def test_a_setting_that_has_no_room_is_refused_and_the_tuning_goes_on(server):
     with LiveServer(server, "embed", Bench()) as live:
         for server.fails in (UsageError("both versions need more memory"), ServerError("cannot load")):
             with pytest.raises(Refused):
-                live.measure(Knobs(4, 32, 1))
+                live.measure(ModelSettings(4, 32, 1))
         server.fails = None
-    assert settings(server) == FOUND
+    assert current(server) == FOUND
 
 
 def test_a_server_that_ended_ends_the_tuning_and_has_nothing_to_put_back(server):
     with LiveServer(server, "embed", Bench()) as live:
         server.alive, server.fails = False, ServerError("cannot reach it")
         with pytest.raises(ServerError) as caught:
-            live.measure(Knobs(1, 32, 1))
+            live.measure(ModelSettings(1, 32, 1))
         assert not isinstance(caught.value, Refused)
     assert not rollback.path_of("default").exists()
 
@@ -143,7 +143,7 @@ def test_a_server_that_ended_ends_the_tuning_and_has_nothing_to_put_back(server)
 def test_what_cannot_be_put_back_is_said_with_the_remedy(server):
     live = LiveServer(server, "embed", Bench())
     live.__enter__()
-    live.measure(Knobs(1, 32, 1))
+    live.measure(ModelSettings(1, 32, 1))
     for server.fails in (ServerError("busy"), UsageError("busy")):
         with pytest.raises(ServerError, match=r"could not be put back: busy; .* tsbatch tune --restore"):
             live.__exit__(None, None, None)
@@ -153,11 +153,11 @@ def test_what_cannot_be_put_back_is_said_with_the_remedy(server):
 def test_a_version_that_somebody_deploys_meanwhile_ends_the_tuning_and_is_left_as_it_is(server, capsys):
     ending = pytest.raises(ServerError, match=r"version 2\.0 of embed is in use now")
     with ending as caught, LiveServer(server, "embed", Bench()) as live:
-        live.measure(Knobs(1, 32, 1))
+        live.measure(ModelSettings(1, 32, 1))
         server.settings |= {"modelVersion": "2.0", "batchSize": 3}
-        live.measure(Knobs(1, 16, 1))
+        live.measure(ModelSettings(1, 16, 1))
     assert not isinstance(caught.value, Refused)
-    assert settings(server) == Knobs(1, 3, 1)
+    assert current(server) == ModelSettings(1, 3, 1)
     assert rollback.saved(server) is None
     assert "2.0" not in capsys.readouterr().err, "the error says it"
 
@@ -165,7 +165,7 @@ def test_a_version_that_somebody_deploys_meanwhile_ends_the_tuning_and_is_left_a
 def test_a_version_that_somebody_deployed_in_time_for_the_end_is_told(server, capsys):
     with LiveServer(server, "embed", Bench()):
         server.settings |= {"modelVersion": "2.0", "batchSize": 3}
-    assert settings(server) == Knobs(2, 3, 50)
+    assert current(server) == ModelSettings(2, 3, 50)
     assert "note: version 2.0 of embed is in use now" in capsys.readouterr().err
 
 
@@ -174,9 +174,9 @@ def test_what_a_killed_tuner_found_does_not_hold_for_a_version_deployed_since(se
         rollback.save(server, replace(rollback.SavedSettings.now(management, server, "embed"), tuner=GONE))
     server.settings |= {"modelVersion": "2.0", "batchSize": 3}
     with LiveServer(server, "embed", Bench()) as live:
-        assert live.start == Knobs(2, 3, 50)
-        live.measure(Knobs(1, 32, 1))
-    assert settings(server) == Knobs(2, 3, 50)
+        assert live.start == ModelSettings(2, 3, 50)
+        live.measure(ModelSettings(1, 32, 1))
+    assert current(server) == ModelSettings(2, 3, 50)
 
 
 def test_clients_that_name_the_version_are_spared(server, tmp_path, capsys):
@@ -197,7 +197,7 @@ def test_after_a_killed_tuner_what_it_found_is_what_comes_back(server):
     with LiveServer(server, "embed", Bench()) as live:
         assert live.start == FOUND
         assert rollback.saved(server).tuner == own_process()
-    assert settings(server) == FOUND
+    assert current(server) == FOUND
 
 
 def test_two_tunings_of_one_server_are_refused(server):
@@ -217,4 +217,4 @@ def test_two_tunings_of_one_server_are_refused(server):
 
 def test_threads_of_a_server_in_use_stay(server):
     with LiveServer(server, "embed", Bench()) as live, pytest.raises(Refused, match="threads"):
-        live.measure(Knobs(2, 8, 50, 1))
+        live.measure(ModelSettings(2, 8, 50, 1))

@@ -18,11 +18,11 @@ from tsbatch.bench.summary import summarize
 from tsbatch.diagnosis.model_facts import Known
 from tsbatch.errors import UsageError
 from tsbatch.tuning import measurement
-from tsbatch.tuning.measurement import Bench, Script
+from tsbatch.tuning.measurement import Bench, Workload
 from tsbatch.tuning.observation import Observation
 from tsbatch.tuning.ranking import Traffic
 
-SCRIPT = Script(traffic=Traffic(rate=0.05), bodies=[Body(b"1", JSON)])
+SCRIPT = Workload(traffic=Traffic(rate=0.05), bodies=[Body(b"1", JSON)])
 
 
 def instance():
@@ -55,7 +55,7 @@ def requests(count):
 
 
 def test_a_run_without_a_request_says_nothing(monkeypatch):
-    with pytest.raises(UsageError, match=r"in 10 s no request was sent .*: give a longer --duration"):
+    with pytest.raises(UsageError, match=r"no request was sent in 10 s .*; use a longer --duration"):
         measured(monkeypatch, Samples([], [], []))
 
 

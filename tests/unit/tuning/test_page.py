@@ -13,7 +13,7 @@ SMALLER = Goal(objective="memory", open_loop=True)
 
 
 def shown(capsys, **changes):
-    system = MadeUp(memory=lambda knobs: 1e8 * knobs.workers, noise=0.01)
+    system = MadeUp(memory=lambda settings: 1e8 * settings.workers, noise=0.01)
     outcome = Tuning(system=system, search=Listed(START), goal=SMALLER, start=TWO).run()
     show(replace(outcome, **changes), SMALLER, 10)
     return capsys.readouterr().out.splitlines()

@@ -11,13 +11,13 @@ import yaml
 
 from tests.unit.tuning.made_up import observation
 from tsbatch.tuning import private_server
-from tsbatch.tuning.private_server import config_of, knobs_of
-from tsbatch.tuning.search_space import Knobs
+from tsbatch.tuning.private_server import config_of, settings_of
+from tsbatch.tuning.search_space import ModelSettings
 
 
 class Bench:
-    def run(self, instance, model, knobs):
-        return observation(knobs)
+    def run(self, instance, model, settings):
+        return observation(settings)
 
 
 def archive(folder, config=None):
@@ -30,17 +30,19 @@ def archive(folder, config=None):
 
 
 def test_settings_as_torchserve_reads_them():
-    assert knobs_of({}) == Knobs(1, 1, 100)
-    assert knobs_of({"minWorkers": 3, "maxWorkers": 3, "batchSize": "8", "maxBatchDelay": 0}) == Knobs(3, 1, 100)
-    assert knobs_of({"minWorkers": 3, "batchSize": 4}) == Knobs(1, 4, 100), "minWorkers alone does not count"
-    assert knobs_of({"minWorkers": 3, "maxWorkers": 2, "maxBatchDelay": 7}) == Knobs(1, 1, 7)
-    assert config_of(Knobs(3, 8, 0)) == {"minWorkers": 3, "maxWorkers": 3, "batchSize": 8, "maxBatchDelay": 1}
+    assert settings_of({}) == ModelSettings(1, 1, 100)
+    assert settings_of({"minWorkers": 3, "maxWorkers": 3, "batchSize": "8", "maxBatchDelay": 0}) == ModelSettings(
+        3, 1, 100
+    )
+    assert settings_of({"minWorkers": 3, "batchSize": 4}) == ModelSettings(1, 4, 100), "minWorkers alone does not count"
+    assert settings_of({"minWorkers": 3, "maxWorkers": 2, "maxBatchDelay": 7}) == ModelSettings(1, 1, 7)
+    assert config_of(ModelSettings(3, 8, 0)) == {"minWorkers": 3, "maxWorkers": 3, "batchSize": 8, "maxBatchDelay": 1}
 
 
 @pytest.mark.parametrize("delay", [0, -10000])
 def test_what_a_server_tells_holds(delay):
     described = {"modelVersion": "1.0", "minWorkers": 3, "maxWorkers": 1, "batchSize": 4, "maxBatchDelay": delay}
-    assert knobs_of(described) == Knobs(3, 4, delay)
+    assert settings_of(described) == ModelSettings(3, 4, delay)
 
 
 @pytest.mark.parametrize("free, gone", [(3, []), (1, ["tune-1"])])
@@ -54,8 +56,8 @@ def test_the_incumbent_makes_room_when_both_do_not_fit(tmp_path, monkeypatch, fr
     monkeypatch.setattr(private_server.registration, "register", lambda *_, **__: None)
     copy = private_server.PrivateCopy(private_server.of_archive(tmp_path), Bench())
     copy._server = private
-    copy.measure(Knobs(1, 8, 50))
-    copy.measure(Knobs(3, 8, 50))
+    copy.measure(ModelSettings(1, 8, 50))
+    copy.measure(ModelSettings(3, 8, 50))
     assert dropped == gone
 
 
@@ -88,12 +90,12 @@ def test_the_time_outs_that_hold_are_those_of_the_copy(tmp_path, config):
     copy = private_server.PrivateCopy(
         private_server.of_archive(tmp_path),
         Bench(),
-        settings=private_server.timeouts_of(described),
+        overrides=private_server.timeouts_of(described),
         properties={"job_queue_size": "7"},
     )
     copy._source = archive(tmp_path / "embed", config)
     copy._server = SimpleNamespace(instance=SimpleNamespace(work_dir=tmp_path / "work"))
-    folder = copy._folder("tune-1", Knobs(1, 8, 50))
+    folder = copy._folder("tune-1", ModelSettings(1, 8, 50))
     written = yaml.safe_load((folder / "model-config.yaml").read_text())
     assert (written["responseTimeout"], written["startupTimeout"], written["batchSize"]) == (600, 300, 8)
     assert (copy.config["responseTimeout"], copy.config["startupTimeout"]) == (600, 300)

@@ -25,7 +25,7 @@ def tuned(goal=None, **values):
 
 
 def test_the_front_has_what_nothing_beats_in_both():
-    found = {one.knobs: one for one in seen(tuned().history, Goal(p99=70))}
+    found = {one.settings: one for one in seen(tuned().history, Goal(p99=70))}
     assert [one.best for one in found.values()] == [True, True, False]
     assert [one.keeps for one in found.values()] == [True, True, False]
 
@@ -58,7 +58,7 @@ def test_the_json_says_what_is_recommended_and_every_step():
     assert [step["verdict"] for step in told["steps"]] == ["kept", "no gain"]
     assert told["steps"][0]["change"] == "workers 1 → 2"
     assert told["runs"] == sum(one["runs"] for one in told["seen"])
-    assert [one["knobs"] for one in told["seen"]] == [knobs.to_json() for knobs in (START, TWO, THREE)]
+    assert [one["knobs"] for one in told["seen"]] == [settings.to_json() for settings in (START, TWO, THREE)]
     assert [one["pareto"] for one in told["seen"]] == [True, True, False]
     assert told["front"] == ["throughput", "p99"]
 

@@ -9,10 +9,10 @@ from tsbatch.errors import UsageError
 from tsbatch.tuning.history import History
 from tsbatch.tuning.objective import Goal
 from tsbatch.tuning.sampler import Sampler
-from tsbatch.tuning.search_space import Knobs, Space
+from tsbatch.tuning.search_space import ModelSettings, Space
 
 SPACE = Space(workers=(1, 2, 3, 4), batch_sizes=(1, 8), delays=(1, 100))
-START = Knobs(1, 8, 100)
+START = ModelSettings(1, 8, 100)
 
 
 def grown(system, runs, goal=None):
@@ -21,18 +21,18 @@ def grown(system, runs, goal=None):
     history.start.append(system.measure(START))
     history.runs.append(history.start[0])
     while len(history.runs) < runs and (proposed := search.propose(history)) is not None:
-        history.runs.append(system.measure(proposed.knobs))
+        history.runs.append(system.measure(proposed.settings))
     return history
 
 
 def test_it_draws_settings_of_the_space_none_twice_until_none_is_left():
     history = grown(MadeUp(), 40)
-    assert {run.knobs for run in history.runs} == set(SPACE.every())
+    assert {run.settings for run in history.runs} == set(SPACE.every())
     assert len(history.runs) == len(SPACE.every())
 
 
 def test_it_finds_what_is_better():
-    history = grown(MadeUp(rate=lambda knobs: 10.0**knobs.workers / knobs.delay), 12)
+    history = grown(MadeUp(rate=lambda settings: 10.0**settings.workers / settings.delay), 12)
     assert max(run.figures.throughput for run in history.runs) >= 1000
 
 
@@ -44,8 +44,8 @@ def test_the_same_history_leads_to_the_same_draw():
 
 def test_a_broken_limit_outweighs_the_objective():
     sampler = Sampler(Goal(p99=60), SPACE)
-    system = MadeUp(rate=lambda knobs: 100.0 * knobs.workers, p99=lambda knobs: 50.0 * knobs.workers)
-    good, bad = (system.measure(Knobs(workers, 8, 1)).figures for workers in (1, 2))
+    system = MadeUp(rate=lambda settings: 100.0 * settings.workers, p99=lambda settings: 50.0 * settings.workers)
+    good, bad = (system.measure(ModelSettings(workers, 8, 1)).figures for workers in (1, 2))
     assert sampler._value(good) < sampler._value(bad)
 
 

@@ -1,15 +1,15 @@
 from __future__ import annotations
 
-from tsbatch.tuning.search_space import Knobs, Space, space_around
+from tsbatch.tuning.search_space import ModelSettings, Space, space_around
 
-START = Knobs(workers=2, batch_size=8, delay=30)
+START = ModelSettings(workers=2, batch_size=8, delay=30)
 
 
 def test_one_knob_is_turned_and_the_others_stay():
     turned = START.turned("batchSize", 16)
-    assert turned == Knobs(2, 16, 30)
+    assert turned == ModelSettings(2, 16, 30)
     assert START.differences(turned) == ["batchSize"]
-    assert START.differences(Knobs(3, 8, 1, 1)) == ["maxBatchDelay", "workers", "threads"]
+    assert START.differences(ModelSettings(3, 8, 1, 1)) == ["maxBatchDelay", "workers", "threads"]
 
 
 def test_the_lines_of_yaml_say_what_is_set_and_nothing_of_what_is_left_alone():
@@ -20,7 +20,7 @@ def test_the_lines_of_yaml_say_what_is_set_and_nothing_of_what_is_left_alone():
 
 def test_turns_are_every_other_position():
     space = Space(workers=(1, 2, 3), batch_sizes=(8,), delays=(30,))
-    assert space.turns(START, "workers") == [Knobs(1, 8, 30), Knobs(3, 8, 30)]
+    assert space.turns(START, "workers") == [ModelSettings(1, 8, 30), ModelSettings(3, 8, 30)]
     assert space.turns(START, "batchSize") == []
     assert len(space.every()) == 3
 

@@ -17,27 +17,36 @@ from tsbatch.bench.request_log import Progress
 from tsbatch.errors import UsageError
 from tsbatch.system import console
 from tsbatch.tuning.history import History
-from tsbatch.tuning.measurement import Bench, Script
+from tsbatch.tuning.measurement import Bench, Workload
 from tsbatch.tuning.objective import Goal
 from tsbatch.tuning.page import Screen, show, show_ranking
 from tsbatch.tuning.ranking import Traffic
-from tsbatch.tuning.search_space import Knobs
-from tsbatch.tuning.session import Order, Place, journal_of, place_of, rank, search_of, tune, write_config
+from tsbatch.tuning.search_space import ModelSettings
+from tsbatch.tuning.session import (
+    TuneConfig,
+    TuningTarget,
+    make_search,
+    open_journal,
+    open_target,
+    rank,
+    tune,
+    write_config,
+)
 
 CONFIG = {"batchSize": 8, "responseTimeout": 60, "tsbatch": {"schema": 1, "threads": "auto"}}
 
 
-def order(folder, **values):
-    script = Script(traffic=Traffic(clients=8), bodies=[Body(b"1", JSON)])
+def config(folder, **values):
+    workload = Workload(traffic=Traffic(clients=8), bodies=[Body(b"1", JSON)])
     given = {
         "model": "embed",
         "data": Path("d.jsonl"),
         "goal": Goal(),
-        "script": script,
+        "workload": workload,
         "budget": 36,
         "folder": folder,
     }
-    return Order(**{**given, **values})
+    return TuneConfig(**{**given, **values})
 
 
 def screen(goal=None):
@@ -47,15 +56,15 @@ def screen(goal=None):
 
 def simulated(**values):
     server = SimulatedServer(CURVES["mostly fixed, 40 + 1·n"], Traffic(clients=8), noise=0.01, requests=1500)
-    return Place(server, Knobs(1, 8, 100), **values)
+    return TuningTarget(server, ModelSettings(1, 8, 100), **values)
 
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tuned")
-    place = simulated(config=dict(CONFIG))
+    target = simulated(config=dict(CONFIG))
     watched, said = screen()
-    return order(folder), place, tune(order(folder), place, watched), said
+    return config(folder), target, tune(config(folder), target, watched), said
 
 
 def test_journal_log_and_report_are_written(done):
@@ -95,52 +104,52 @@ def test_it_is_not_measured_again(done):
 def test_other_data_or_another_archive_is_another_tuning(tmp_path):
     archive = tmp_path / "m.mar"
     archive.write_bytes(b"first")
-    asked = order(tmp_path / "out", model=str(archive))
-    tune(asked, Place(MadeUp(noise=0.01), START), screen()[0])
-    other = Script(traffic=Traffic(clients=8), bodies=[Body(b"2", JSON)])
+    asked = config(tmp_path / "out", model=str(archive))
+    tune(asked, TuningTarget(MadeUp(noise=0.01), START), screen()[0])
+    other = Workload(traffic=Traffic(clients=8), bodies=[Body(b"2", JSON)])
     with pytest.raises(UsageError, match=r"another tuning \(bodies differ\)"):
-        tune(replace(asked, script=other), Place(MadeUp(), START), screen()[0])
+        tune(replace(asked, workload=other), TuningTarget(MadeUp(), START), screen()[0])
     archive.write_bytes(b"second")
     with pytest.raises(UsageError, match=r"another tuning \(files differ\)"):
-        tune(asked, Place(MadeUp(), START), screen()[0])
+        tune(asked, TuningTarget(MadeUp(), START), screen()[0])
 
 
 def test_another_version_of_a_model_is_another_tuning(tmp_path):
-    tune(order(tmp_path), Place(MadeUp(noise=0.01), START, version="1.0"), screen()[0])
+    tune(config(tmp_path), TuningTarget(MadeUp(noise=0.01), START, version="1.0"), screen()[0])
     with pytest.raises(UsageError, match=r"another tuning \(version differ\)"):
-        tune(order(tmp_path), Place(MadeUp(), START, version="2.0"), screen()[0])
+        tune(config(tmp_path), TuningTarget(MadeUp(), START, version="2.0"), screen()[0])
 
 
 def test_a_tuning_goes_on_with_more_runs(tmp_path):
-    asked, system = order(tmp_path, budget=8), MadeUp(rate=lambda knobs: 100.0 * knobs.workers, noise=0.01)
-    assert tune(asked, Place(system, START), screen()[0]).ended == "no runs left"
-    more = MadeUp(rate=lambda knobs: 100.0 * knobs.workers, noise=0.01)
-    outcome = tune(replace(asked, budget=20), Place(more, START), screen()[0])
+    asked, system = config(tmp_path, budget=8), MadeUp(rate=lambda settings: 100.0 * settings.workers, noise=0.01)
+    assert tune(asked, TuningTarget(system, START), screen()[0]).ended == "no runs left"
+    more = MadeUp(rate=lambda settings: 100.0 * settings.workers, noise=0.01)
+    outcome = tune(replace(asked, budget=20), TuningTarget(more, START), screen()[0])
     assert len(more.log) < len(outcome.history.runs) <= 20
     assert len(outcome.history.steps) > 1
 
 
 def test_random_arrivals_go_on_after_those_that_are_in_the_journal(tmp_path):
-    asked = order(tmp_path)
-    runs = len(tune(asked, Place(MadeUp(noise=0.01), START), screen()[0]).history.runs)
-    bench = Bench(asked.script)
-    with contextlib.closing(journal_of(asked, Place(MadeUp(), START, bench=bench))):
+    asked = config(tmp_path)
+    runs = len(tune(asked, TuningTarget(MadeUp(noise=0.01), START), screen()[0]).history.runs)
+    bench = Bench(asked.workload)
+    with contextlib.closing(open_journal(asked, TuningTarget(MadeUp(), START, bench=bench))):
         assert bench.runs == runs
 
 
 def test_a_folder_that_is_only_called_like_the_model_is_none(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("embed").mkdir()
-    assert order(tmp_path, model="embed").archive is None
+    assert config(tmp_path, model="embed").archive is None
     Path("embed", "MAR-INF").mkdir()
     Path("embed", "MAR-INF", "MANIFEST.json").write_text("{}")
-    assert order(tmp_path, model="embed").archive == Path("embed")
-    assert order(tmp_path, model="embed", live=True).archive is None
+    assert config(tmp_path, model="embed").archive == Path("embed")
+    assert config(tmp_path, model="embed", live=True).archive is None
 
 
 def test_the_recommended_config_is_the_archives_own_with_what_changed(done, tmp_path):
-    _, place, outcome, _ = done
-    path = write_config(place, outcome, tmp_path)
+    _, target, outcome, _ = done
+    path = write_config(target, outcome, tmp_path)
     config = yaml.safe_load(path.read_text())
     found = outcome.recommended
     assert outcome.changed
@@ -154,33 +163,33 @@ def test_the_recommended_config_is_the_archives_own_with_what_changed(done, tmp_
 
 
 def test_nothing_is_written_when_nothing_changes(tmp_path, capsys):
-    place = Place(MadeUp(noise=0.01), START)
-    outcome = tune(order(tmp_path), place, screen()[0])
+    target = TuningTarget(MadeUp(noise=0.01), START)
+    outcome = tune(config(tmp_path), target, screen()[0])
     assert not outcome.changed
     capsys.readouterr()
-    assert write_config(place, outcome, tmp_path) is None
+    assert write_config(target, outcome, tmp_path) is None
     assert capsys.readouterr().err == ""
     (tmp_path / "model-config.yaml").write_text("batchSize: 3\n")
-    assert write_config(place, outcome, tmp_path) is None
+    assert write_config(target, outcome, tmp_path) is None
     assert "model-config.yaml was there before, and is not what this tuning found" in capsys.readouterr().err
     assert (tmp_path / "model-config.yaml").read_text() == "batchSize: 3\n"
 
 
 def test_threads_are_written_where_they_were_tuned(tmp_path):
-    place = Place(MadeUp(rate=lambda knobs: 300.0 if knobs.threads == 1 else 100.0), START, dict(CONFIG))
-    assert place.threads
-    outcome = tune(order(tmp_path), place, screen()[0])
+    target = TuningTarget(MadeUp(rate=lambda settings: 300.0 if settings.threads == 1 else 100.0), START, dict(CONFIG))
+    assert target.threads
+    outcome = tune(config(tmp_path), target, screen()[0])
     # Nothing is known of the cores that a worker keeps busy, so threads are left alone.
     assert outcome.recommended.threads is None
-    changed = outcome.history.start[0].knobs.turned("threads", 1)
+    changed = outcome.history.start[0].settings.turned("threads", 1)
     outcome = type(outcome)(outcome.history, changed)
-    assert yaml.safe_load(write_config(place, outcome, tmp_path).read_text())["tsbatch"] == {"schema": 1, "threads": 1}
+    assert yaml.safe_load(write_config(target, outcome, tmp_path).read_text())["tsbatch"] == {"schema": 1, "threads": 1}
 
 
 def test_offline_ranks_every_setting_and_measures_none_but_what_is_there(tmp_path, capsys):
-    place = simulated()
-    ranked = rank(order(tmp_path, goal=Goal(p99=200)), place)
-    assert place.system.runs == 4
+    target = simulated()
+    ranked = rank(config(tmp_path, goal=Goal(p99=200)), target)
+    assert target.system.runs == 4
     assert ranked[0].keeps
     assert ranked[0].figures.throughput > 1.5 * ranked[-1].figures.throughput
     kept = [one.keeps for one in ranked]
@@ -191,27 +200,27 @@ def test_offline_ranks_every_setting_and_measures_none_but_what_is_there(tmp_pat
 
 def test_offline_needs_answers_that_tell_handler_times(tmp_path):
     with pytest.raises(UsageError, match="tell no handler times"):
-        rank(order(tmp_path), Place(MadeUp(), START))
+        rank(config(tmp_path), TuningTarget(MadeUp(), START))
 
 
 def test_the_space_has_no_more_workers_than_the_allowed_memory(tmp_path):
-    place = simulated()
-    runs = [place.system.measure(place.start)]
-    search = search_of(order(tmp_path, goal=Goal(memory=4.5e8)), place)
+    target = simulated()
+    runs = [target.system.measure(target.start)]
+    search = make_search(config(tmp_path, goal=Goal(memory=4.5e8)), target)
     assert search.space(History(start=runs, runs=runs)).workers == [1, 2]
 
 
 def test_the_sampler_is_taken_when_asked_for(tmp_path):
-    place = simulated()
-    runs = [place.system.measure(place.start)]
-    proposed = search_of(order(tmp_path, search="tpe"), place).propose(History(start=runs, runs=runs))
+    target = simulated()
+    runs = [target.system.measure(target.start)]
+    proposed = make_search(config(tmp_path, search="tpe"), target).propose(History(start=runs, runs=runs))
     assert "Optuna" in proposed.why
 
 
 @pytest.mark.parametrize("live", [True, False])
 def test_an_archive_must_be_there_and_is_never_live(live, tmp_path):
     says = "--live is for a model on a running server" if live else "no such archive"
-    with pytest.raises(UsageError, match=says), place_of(order(tmp_path, model="m.mar", live=live), screen()[0]):
+    with pytest.raises(UsageError, match=says), open_target(config(tmp_path, model="m.mar", live=live), screen()[0]):
         pass
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.tuning.made_up import START, Listed, MadeUp, figures, observation
 from tsbatch.tuning.history import History
 from tsbatch.tuning.objective import Goal
-from tsbatch.tuning.search_space import Knobs
+from tsbatch.tuning.search_space import ModelSettings
 from tsbatch.tuning.significance import WANTED, judge, seconds_needed, spread_of
 from tsbatch.tuning.tuner import Tuning
 
@@ -70,7 +70,9 @@ def test_failures_count_as_they_are():
 
 
 def candidates():
-    return [Knobs(1, size, 100) for size in (1, 2, 4, 16, 32)] + [Knobs(1, 8, delay) for delay in (1, 10, 50)]
+    return [ModelSettings(1, size, 100) for size in (1, 2, 4, 16, 32)] + [
+        ModelSettings(1, 8, delay) for delay in (1, 10, 50)
+    ]
 
 
 @pytest.mark.parametrize("noise, drift", [(0.03, 0.0), (0.1, 0.0), (0.03, 0.05)], ids=["calm", "noisy", "drifting"])
@@ -87,7 +89,7 @@ def test_where_all_are_equal_at_most_five_tunings_in_a_hundred_keep_anything(noi
 def test_a_change_of_a_fifth_is_found_on_a_calm_machine():
     found = 0
     for seed in range(50):
-        system = MadeUp(rate=lambda knobs: 120.0 if knobs == TWO else 100.0, noise=0.03, seed=seed)
+        system = MadeUp(rate=lambda settings: 120.0 if settings == TWO else 100.0, noise=0.03, seed=seed)
         found += Tuning(system=system, search=Listed(TWO), goal=Goal(), start=START).run().changed
     assert found >= 40
 
@@ -95,7 +97,7 @@ def test_a_change_of_a_fifth_is_found_on_a_calm_machine():
 def test_where_noise_hides_a_gain_that_must_not_be_overlooked_longer_runs_are_asked_for():
     asked = 0
     for seed in range(50):
-        system = MadeUp(rate=lambda knobs: WANTED * 100 if knobs == TWO else 100.0, noise=0.2, seed=seed)
+        system = MadeUp(rate=lambda settings: WANTED * 100 if settings == TWO else 100.0, noise=0.2, seed=seed)
         outcome = Tuning(system=system, search=Listed(TWO), goal=Goal(), start=START).run()
         (step,) = outcome.history.steps
         needed = seconds_needed(10, step)

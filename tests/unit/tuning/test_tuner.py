@@ -9,7 +9,7 @@ from tsbatch.errors import ServerError
 from tsbatch.tuning.journal import Log
 from tsbatch.tuning.objective import Goal
 from tsbatch.tuning.recommendation import advice
-from tsbatch.tuning.search_space import Knobs
+from tsbatch.tuning.search_space import ModelSettings
 from tsbatch.tuning.tuner import Tuning
 from tsbatch.tuning.verdict import conclusion
 
@@ -23,7 +23,7 @@ def tuned(system, *candidates, goal=None, budget=36):
 
 
 def by_workers(**values):
-    return lambda knobs: values[f"w{knobs.workers}"]
+    return lambda settings: values[f"w{settings.workers}"]
 
 
 def test_a_gain_beyond_the_noise_is_kept_and_confirmed():
@@ -32,7 +32,7 @@ def test_a_gain_beyond_the_noise_is_kept_and_confirmed():
     assert outcome.recommended == TWO
     assert outcome.changed
     assert system.log[-2:] == [TWO, TWO]
-    assert [run.knobs for run in outcome.confirmed] == [TWO, TWO]
+    assert [run.settings for run in outcome.confirmed] == [TWO, TWO]
 
 
 def test_the_first_pair_begins_with_the_run_that_has_just_been_made():
@@ -56,7 +56,9 @@ def test_nothing_to_gain_is_said_and_nothing_changes():
 
 
 def test_a_gain_that_a_gpu_has_no_room_for_is_none():
-    system = MadeUp(rate=by_workers(w1=100, w2=180, w3=300), gpu_memory=lambda knobs: 0.32 * knobs.workers, noise=0.01)
+    system = MadeUp(
+        rate=by_workers(w1=100, w2=180, w3=300), gpu_memory=lambda settings: 0.32 * settings.workers, noise=0.01
+    )
     outcome = tuned(system, THREE, TWO, goal=Goal())
     assert [step.judgement.verdict for step in outcome.history.steps] == ["breaks a limit", "kept"]
     assert outcome.history.steps[0].judgement.why == "GPU memory 96 % is over the limit of 90 %"
@@ -66,7 +68,7 @@ def test_a_gain_that_a_gpu_has_no_room_for_is_none():
 def test_each_step_is_measured_beside_the_best_so_far():
     system = MadeUp(rate=by_workers(w1=100, w2=180, w3=300), noise=0.01)
     outcome = tuned(system, TWO, THREE)
-    assert [step.incumbent for step in outcome.history.steps] == [START, TWO]
+    assert [step.baseline for step in outcome.history.steps] == [START, TWO]
     assert outcome.recommended == THREE
 
 
@@ -103,10 +105,12 @@ class Later(MadeUp):
 
     worse = (TWO,)
 
-    def measure(self, knobs):
-        found = super().measure(knobs)
+    def measure(self, settings):
+        found = super().measure(settings)
         return (
-            MadeUp(p99=lambda _: 500.0).measure(knobs) if knobs in self.worse and self.log.count(knobs) > 1 else found
+            MadeUp(p99=lambda _: 500.0).measure(settings)
+            if settings in self.worse and self.log.count(settings) > 1
+            else found
         )
 
 
@@ -117,7 +121,7 @@ def test_a_recommendation_that_breaks_a_limit_in_its_confirming_run_gives_way_to
     assert step.judgement.verdict == "breaks a limit"
     assert step.judgement.why == "kept at first; measured again it broke the limit of P99"
     assert outcome.recommended == START
-    assert [run.knobs for run in outcome.confirmed] == [TWO, TWO, START, START]
+    assert [run.settings for run in outcome.confirmed] == [TWO, TWO, START, START]
 
 
 def test_the_search_goes_on_when_a_recommendation_was_not_confirmed():
@@ -130,7 +134,7 @@ def test_the_search_goes_on_when_a_recommendation_was_not_confirmed():
     goal = Goal(p99=80)
     outcome = Tuning(system=system, search=Waits(TWO, THREE), goal=goal, start=START).run()
     assert [step.judgement.verdict for step in outcome.history.steps] == ["breaks a limit", "kept"]
-    assert outcome.history.steps[1].incumbent == START
+    assert outcome.history.steps[1].baseline == START
     assert outcome.recommended == THREE
 
 
@@ -138,14 +142,14 @@ class Both(Listed):
     """Two and three workers, and three again where the search may."""
 
     def propose(self, history):
-        open_ones = [knobs for knobs in self.candidates if knobs not in history.tried()]
+        open_ones = [settings for settings in self.candidates if settings not in history.tried()]
         return Listed(*[None] * len(history.steps), *open_ones).propose(history)
 
 
 def test_what_was_only_no_better_than_a_refuted_recommendation_is_tried_again():
     system = Later(rate=by_workers(w1=100, w2=180, w3=150), noise=0.001)
     outcome = Tuning(system=system, search=Both(TWO, THREE), goal=Goal(p99=80), start=START).run()
-    steps = [(step.incumbent, step.hypothesis.knobs, step.judgement.verdict) for step in outcome.history.steps]
+    steps = [(step.baseline, step.hypothesis.settings, step.judgement.verdict) for step in outcome.history.steps]
     assert steps == [(START, TWO, "breaks a limit"), (TWO, THREE, "no gain"), (START, THREE, "kept")]
     assert outcome.recommended == THREE
 
@@ -163,7 +167,7 @@ def test_what_there_was_is_left_when_no_run_is_left_to_confirm_anything_else():
     system = Later(rate=by_workers(w1=100, w2=180, w3=300), noise=0.001)
     system.worse = (TWO, THREE)
     outcome = tuned(system, TWO, THREE, goal=Goal(p99=80), budget=11)
-    assert [run.knobs for run in outcome.confirmed] == [THREE, THREE, TWO, TWO]
+    assert [run.settings for run in outcome.confirmed] == [THREE, THREE, TWO, TWO]
     assert len(system.log) == 10
     assert outcome.recommended == START
 
@@ -199,10 +203,10 @@ def test_a_setting_that_cannot_be_had_is_a_step_that_failed():
 
 def test_a_server_that_ended_ends_the_tuning():
     class Ends(MadeUp):
-        def measure(self, knobs):
+        def measure(self, settings):
             if len(self.log) == 5:
                 raise ServerError("gone")
-            return super().measure(knobs)
+            return super().measure(settings)
 
     with pytest.raises(ServerError, match="gone"):
         tuned(Ends(noise=0.05), TWO)
@@ -210,7 +214,7 @@ def test_a_server_that_ended_ends_the_tuning():
 
 def test_the_budget_holds_with_the_confirming_runs_in_it():
     system = MadeUp(noise=0.05)
-    candidates = [Knobs(1, size, delay) for size in (1, 2, 4, 16) for delay in (1, 2, 3, 4)]
+    candidates = [ModelSettings(1, size, delay) for size in (1, 2, 4, 16) for delay in (1, 2, 3, 4)]
     outcome = tuned(system, *candidates, budget=20)
     assert len(system.log) <= 20
     assert outcome.ended == "no runs left"

@@ -23,7 +23,7 @@ def unchanged(*verdicts, ended="nothing left"):
 
 def smaller():
     """A tuning for memory, which one worker less halves."""
-    system = MadeUp(memory=lambda knobs: 1e8 * knobs.workers, noise=0.01)
+    system = MadeUp(memory=lambda settings: 1e8 * settings.workers, noise=0.01)
     return Tuning(system=system, search=Listed(START), goal=SMALLER, start=TWO).run()
 
 

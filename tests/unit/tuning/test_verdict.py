@@ -18,9 +18,9 @@ def outcome(*steps, recommended=START, ended="nothing left"):
     return Outcome(History(start=start, steps=list(steps), runs=start), recommended, ended=ended)
 
 
-def kept(candidate, incumbent, before, after):
-    pairs = [(observation(incumbent, rate=before), observation(candidate, rate=after))] * 2
-    return replace(step(candidate, "kept", incumbent), pairs=pairs)
+def kept(candidate, baseline, before, after):
+    pairs = [(observation(baseline, rate=before), observation(candidate, rate=after))] * 2
+    return replace(step(candidate, "kept", baseline), pairs=pairs)
 
 
 @pytest.mark.parametrize(
