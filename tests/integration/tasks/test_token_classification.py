@@ -274,6 +274,6 @@ def test_a_tokenizer_that_does_not_know_characters_is_refused(folder, monkeypatc
     from transformers import PreTrainedTokenizerFast
 
     monkeypatch.setattr(PreTrainedTokenizerFast, "is_fast", False)
-    with pytest.raises(LoadError, match=r"does not know which characters .*\(tokenizer\.json\)") as caught:
+    with pytest.raises(LoadError, match=r"does not know the character offsets .*\(tokenizer\.json\)") as caught:
         load(TokenClassificationHandler, folder)
     assert "\n" not in str(caught.value)
