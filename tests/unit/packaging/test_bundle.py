@@ -106,7 +106,7 @@ def test_another_python_is_told(monkeypatch):
         MADE_FOR = "cpython-2.7 vax"
 
     monkeypatch.setitem(sys.modules, "tsbatch._bundled_for", Made)
-    with pytest.raises(LoadError, match=r"for cpython-2\.7 vax, and this worker is"):
+    with pytest.raises(LoadError, match=r"for cpython-2\.7 vax, but this worker is"):
         _bundled.check()
     Made.MADE_FOR = _bundled.python_and_platform()
     _bundled.check()
