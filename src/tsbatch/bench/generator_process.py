@@ -1,7 +1,8 @@
-"""The load generator in a process of its own: whoever shows how it goes must not make it late."""
+"""Run the load generator in its own process, so that showing progress does not delay requests."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import multiprocessing
 import os
@@ -10,35 +11,46 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Final
 
-from tsbatch.bench.load_generator import Generator, Load, Outcome
+from tsbatch.bench.load_generator import Generator, Load
 from tsbatch.bench.request_log import Progress
+from tsbatch.bench.result_file import Run
 from tsbatch.bench.send_times import punctual_loop
 from tsbatch.errors import ServerError
 
-SECONDS_BETWEEN_LOOKS: Final = 0.5
+POLL_SECONDS: Final = 0.5
 
 
 def generate(
-    load: Load, tell: Callable[[Progress], None] | None = None, look: Callable[[], None] | None = None
-) -> Outcome:
-    """Do a load in another process and wait for it.
+    load: Load, on_progress: Callable[[Progress], None] | None = None, poll: Callable[[], None] | None = None
+) -> Run:
+    """Run a load in another process and wait for it.
 
     Args:
-        load: what to do.
-        tell: told how it goes, twice a second.
-        look: called as often, to watch the server meanwhile.
+        load: the requests to send.
+        on_progress: called twice a second.
+        poll: called as often, to watch the server meanwhile.
 
     Raises:
-        ServerError: the server cannot be reached, or fails every request from the first.
-        UsageError: it refuses every request from the first.
+        ServerError: the server is unreachable, or the first requests all fail.
+        UsageError: the server rejects the first requests.
     """
     context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe(duplex=False)
-    child = context.Process(target=_work, args=(load, there), name="tsbatch-load", daemon=True)
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=_work, args=(load, sender), name="tsbatch-load", daemon=True)
     child.start()
-    there.close()
+    sender.close()
     try:
-        return _follow(here, tell, look)
+        while True:
+            if receiver.poll(POLL_SECONDS):
+                message = receiver.recv()
+                if isinstance(message, Run):
+                    return message
+                if isinstance(message, Exception):
+                    raise message
+                if on_progress:
+                    on_progress(message)
+            if poll:
+                poll()
     except EOFError:
         child.join(5)
         raise ServerError(f"the load generator's process ended by itself (exit code {child.exitcode})") from None
@@ -46,44 +58,27 @@ def generate(
         child.terminate()
         child.join()
         child.close()
-        here.close()
+        receiver.close()
 
 
-def _follow(here: Connection, tell: Callable[[Progress], None] | None, look: Callable[[], None] | None) -> Outcome:
-    while True:
-        if here.poll(SECONDS_BETWEEN_LOOKS):
-            said = here.recv()
-            if isinstance(said, Outcome):
-                return said
-            if isinstance(said, Exception):
-                raise said
-            if tell:
-                tell(said)
-        if look:
-            look()
-
-
-def _work(load: Load, there: Connection) -> None:
-    # Ctrl-C is for the parent, which ends this process.
+def _work(load: Load, sender: Connection) -> None:
+    # The parent handles Ctrl-C and terminates this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # A collection would stop the clock for everybody; there is nothing in circles here that grows.
+    # A garbage collection would delay all requests, and no reference cycles accumulate here.
     gc.freeze()
     gc.disable()
-    loop = punctual_loop()
 
-    def tell(progress: Progress) -> None:
+    def on_progress(progress: Progress) -> None:
         try:
-            there.send(progress)
-        except OSError:  # the parent was killed; a load that nobody asked for any more must not go on
+            sender.send(progress)
+        except OSError:  # the parent was killed, so the load must stop
             os._exit(1)
 
-    try:
-        there.send(loop.run_until_complete(_generate(load, tell)))
-    except Exception as error:  # told where somebody can read it
-        there.send(error)
-    finally:
-        loop.close()
+    async def run() -> Run:
+        return await Generator(load, on_progress).run()
 
-
-async def _generate(load: Load, tell: Callable[[Progress], None]) -> Outcome:
-    return await Generator(load, tell).run()
+    with contextlib.closing(punctual_loop()) as loop:
+        try:
+            sender.send(loop.run_until_complete(run()))
+        except Exception as error:  # raised again in the parent
+            sender.send(error)

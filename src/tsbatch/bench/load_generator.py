@@ -1,8 +1,8 @@
-"""The load: requests that are sent in a closed or an open loop, and written down.
+"""Generate load in a closed or an open loop and record every request.
 
-In a closed loop each client sends its next request when the last one is answered: a stalled server is asked nothing,
-and so hides its stalls. In an open loop requests are due whatever the server does, and latency counts from when they
-were due. Everything that happens to a request is in :meth:`Generator._handle`.
+In a closed loop each client sends its next request when the previous one is answered: a stalled server receives no
+requests, which hides its stalls. In an open loop requests are due at fixed times whatever the server does, and latency
+counts from the due time. :meth:`Generator._handle` covers the whole life of a request.
 """
 
 from __future__ import annotations
@@ -12,45 +12,45 @@ import contextlib
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
-from typing import Any, Final
+from typing import Final
 
 from tsbatch.bench.http_client import Address, Answer, Connection, connect
 from tsbatch.bench.request_bodies import Body
-from tsbatch.bench.request_log import Ledger, Progress, reason_of
-from tsbatch.bench.request_table import Samples
+from tsbatch.bench.request_log import Progress, RequestLog, failure_reason
+from tsbatch.bench.result_file import Run
 from tsbatch.bench.send_times import Arrivals
 from tsbatch.errors import ServerError, UsageError
 from tsbatch.serving.tokens import FixedToken, TokenSource
 
 SECONDS_BETWEEN_PROGRESS: Final = 0.5
 SECONDS_AFTER_NO_CONNECTION: Final = 0.1
-"""A client that cannot connect would try ten thousand times a second otherwise."""
+"""Pause of a client that cannot connect, which would otherwise retry ten thousand times a second."""
 
 PROBES: Final = 3
-"""Requests that are sent before the load; when all fail there is no point in going on."""
+"""Number of requests sent before the load; if all of them fail, the load is not started."""
 
 TOKEN_REFUSED: Final = b"InvalidKeyException"
-TRIES: Final = 3
+MAX_ATTEMPTS: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What to send, and when.
+    """The requests to send and their timing.
 
     Attributes:
         address: the server.
-        bodies: what is sent in turn, again from the first when all were; an empty one is a GET.
-        headers: sent with every request; an ``Authorization`` among them is used instead of the token.
-        tokens: where the token comes from, if one is wanted.
-        clients: of a closed loop.
-        arrivals: of an open loop.
-        warm_up: seconds at the beginning that do not count.
-        seconds: how long to measure; or
-        requests: how many. Neither: as long as the arrivals last.
+        bodies: the request bodies, sent in turn and repeated; an empty body is sent as a GET.
+        headers: sent with every request; an ``Authorization`` header replaces the token.
+        tokens: source of the inference token.
+        clients: number of clients of a closed loop.
+        arrivals: arrival times of an open loop.
+        warm_up: seconds at the start that are not measured.
+        seconds: measured duration; or
+        requests: number of measured requests. With neither, the load ends with the arrivals.
         timeout: seconds to wait for an answer.
-        connections: the most to have open at a time, in an open loop.
+        connections: maximum number of open connections in an open loop.
     """
 
     address: Address
@@ -64,20 +64,6 @@ class Load:
     requests: int | None = None
     timeout: float = 30.0
     connections: int = 1000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What a load gave; see :class:`tsbatch.bench.result_file.Run` for its parts."""
-
-    started: str
-    seconds: float
-    answered: int
-    answered_items: float
-    samples: Samples
-    errors: Sequence[Mapping[str, Any]]
-    generator: Mapping[str, Any]
-    warm_up: Mapping[str, Any]
 
 
 @dataclass(slots=True)
@@ -97,16 +83,16 @@ class _Message:
 
 
 class Generator:
-    """One load on its way.
+    """Runs one load.
 
     Args:
-        load: what to do.
-        tell: told how it goes, twice a second.
+        load: the requests to send.
+        on_progress: called twice a second.
     """
 
-    def __init__(self, load: Load, tell: Callable[[Progress], None] | None = None) -> None:
+    def __init__(self, load: Load, on_progress: Callable[[Progress], None] | None = None) -> None:
         self.load = load
-        self._tell = tell
+        self._on_progress = on_progress
         self._messages = itertools.cycle([message_of(load, body) for body in load.bodies])
         self._authorization = self._read_token()
         self._counts = _Counts()
@@ -114,14 +100,14 @@ class Generator:
         self._slots = asyncio.Semaphore(load.connections)
         self._left = load.requests
         self._by_clock = False
-        self._ledger = Ledger(0.0, 0.0, 0.0)
+        self._log = RequestLog(0.0, 0.0, 0.0)
 
-    async def run(self) -> Outcome:
-        """Send everything and wait for the answers.
+    async def run(self) -> Run:
+        """Send all requests and wait for the answers; the result has no step and no server-side measurements.
 
         Raises:
-            ServerError: the server cannot be reached, or fails every request from the first.
-            UsageError: it refuses every request from the first.
+            ServerError: the server is unreachable, or the first requests all fail.
+            UsageError: the server rejects the first requests.
         """
         try:
             await self._probe()
@@ -130,19 +116,19 @@ class Generator:
             for connection in self._idle:
                 connection.close()
 
-    async def _measure(self) -> Outcome:
+    async def _measure(self) -> Run:
         begin = time.monotonic()
         start = begin + self.load.warm_up
-        self._ledger = ledger = Ledger(begin, start, start + (self.load.seconds or float("inf")))
+        self._log = RequestLog(begin, start, start + (self.load.seconds or float("inf")))
         cpu = time.process_time()
-        helpers = [asyncio.create_task(self._keep_token()), asyncio.create_task(self._keep_telling())]
+        helpers = [asyncio.create_task(self._refresh_token()), asyncio.create_task(self._report_progress())]
         try:
             await (self._closed_loop() if self.load.arrivals is None else self._open_loop(self.load.arrivals))
         finally:
             for helper in helpers:
                 helper.cancel()
             await asyncio.gather(*helpers, return_exceptions=True)
-        return self._outcome(ledger, time.process_time() - cpu)
+        return self._result(time.process_time() - cpu)
 
     async def _probe(self) -> None:
         answers = []
@@ -152,11 +138,11 @@ class Generator:
             if answer.status and answer.status < 400:
                 return
             answers.append(answer)
-        said, address = reason_of(answers[0]), self.load.address
-        if not answers[0].status:
-            raise ServerError(f"no answer from {address.netloc}: {said}")
-        failure = UsageError if answers[0].status < 500 else ServerError
-        raise failure(f"{address.netloc} answered {answers[0].status} to {address.path}, nothing was measured: {said}")
+        reason, address, status = failure_reason(answers[0]), self.load.address, answers[0].status
+        if not status:
+            raise ServerError(f"no answer from {address.netloc}: {reason}")
+        failure = UsageError if status < 500 else ServerError
+        raise failure(f"{address.netloc} answered {status} to {address.path}, so nothing was measured: {reason}")
 
     async def _closed_loop(self) -> None:
         await asyncio.gather(*(self._client() for _ in range(self.load.clients or 1)))
@@ -168,17 +154,17 @@ class Generator:
         self._give_back(connection)
 
     async def _open_loop(self, arrivals: Arrivals) -> None:
-        under_way: set[asyncio.Task[None]] = set()
+        in_flight: set[asyncio.Task[None]] = set()
         for offset in arrivals:
-            due = self._ledger.begin + offset
+            due = self._log.begin + offset
             if not self._more(due):
                 break
-            # Also when it is late, so that answers are read.
+            # Sleep even when late, so that answers are read.
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             task = asyncio.create_task(self._arrive(due))
-            under_way.add(task)
-            task.add_done_callback(under_way.discard)
-        await asyncio.gather(*under_way)
+            in_flight.add(task)
+            task.add_done_callback(in_flight.discard)
+        await asyncio.gather(*in_flight)
 
     async def _arrive(self, due: float) -> None:
         self._counts.waited_for_connection += self._slots.locked()
@@ -186,36 +172,36 @@ class Generator:
             self._give_back(await self._handle(next(self._messages), due, self._idle.pop() if self._idle else None))
 
     def _more(self, due: float) -> bool:
-        """Whether a request that is due then is still to be sent."""
-        if due >= self._ledger.stop:
+        """Whether the load still includes a request that is due then."""
+        if due >= self._log.stop:
             self._by_clock = True
             return False
-        if self._left is None or due < self._ledger.start:
+        if self._left is None or due < self._log.start:
             return True
         self._left -= 1
         return self._left >= 0
 
     async def _handle(self, message: _Message, due: float, connection: Connection | None) -> Connection | None:
-        """Send one request, write down what became of it, and return its connection, if that is still good."""
-        begun = time.monotonic()
+        """Send one request, record its outcome, and return its connection if that can be reused."""
+        started = time.monotonic()
         answer, connection = await self._exchange(message, connection)
-        self._ledger.note(due, begun, answer, message.items, len(message.body))
+        self._log.record(due, started, answer, message.items, len(message.body))
         return connection
 
     async def _exchange(self, message: _Message, connection: Connection | None) -> tuple[Answer, Connection | None]:
         answer = Answer(0.0, 0)
-        for _ in range(TRIES):
+        for _ in range(MAX_ATTEMPTS):
             try:
                 connection = await self._connected(connection)
             except OSError as error:
-                failed = Answer(time.monotonic(), 0, reason=no_connection(error))
+                failed = Answer(time.monotonic(), 0, reason=connection_failure(error))
                 if self.load.arrivals is None:
                     await asyncio.sleep(SECONDS_AFTER_NO_CONNECTION)
                 return failed, None
-            used = connection.asked > 0
-            answer = await connection.ask(self._bytes_of(message), self.load.timeout)
+            used = connection.requests > 0
+            answer = await connection.request(self._encode(message), self.load.timeout)
             if answer.stale and used:
-                # The server closed an idle connection just when we wrote; any client would send it again.
+                # The server closed an idle connection just as we wrote; any client would resend the request.
                 self._counts.resent += 1
             elif not (answer.status == 400 and TOKEN_REFUSED in answer.body and self._token_changed()):
                 break
@@ -238,8 +224,8 @@ class Generator:
         if connection is not None and connection.usable:
             self._idle.append(connection)
 
-    def _bytes_of(self, message: _Message) -> bytes:
-        now = self._ledger.epoch + time.monotonic()
+    def _encode(self, message: _Message) -> bytes:
+        now = self._log.epoch + time.monotonic()
         return b"%b%bX-Request-Start: t=%.6f\r\n\r\n%b" % (message.head, self._authorization, now, message.body)
 
     def _read_token(self) -> bytes:
@@ -250,47 +236,45 @@ class Generator:
 
     def _token_changed(self) -> bool:
         before = self._authorization
-        with contextlib.suppress(ServerError):  # the key file cannot be read just now; the old token may still hold
+        with contextlib.suppress(
+            ServerError
+        ):  # the key file is unreadable at the moment; the old token may still be valid
             self._authorization = self._read_token()
         self._counts.new_tokens += before != self._authorization
         return before != self._authorization
 
-    async def _keep_token(self) -> None:
+    async def _refresh_token(self) -> None:
         while not isinstance(self.load.tokens, FixedToken):
             await asyncio.sleep(1)
             self._token_changed()
 
-    async def _keep_telling(self) -> None:
-        while self._tell is not None:
+    async def _report_progress(self) -> None:
+        while self._on_progress is not None:
             await asyncio.sleep(SECONDS_BETWEEN_PROGRESS)
-            self._tell(self._ledger.progress(time.monotonic()))
+            self._on_progress(self._log.progress(time.monotonic()))
 
-    def _outcome(self, ledger: Ledger, cpu: float) -> Outcome:
-        now = time.monotonic()
-        samples = ledger.samples()
+    def _result(self, cpu: float) -> Run:
+        log, samples = self._log, self._log.samples()
         good = samples.ok
-        return Outcome(
-            started=datetime.fromtimestamp(ledger.start + ledger.epoch, timezone.utc).isoformat(),
-            seconds=(ledger.stop if self._by_clock else max(ledger.last, ledger.start + 1e-9)) - ledger.start,
-            answered=ledger.answered if self._by_clock else int(good.sum()),
-            answered_items=ledger.items if self._by_clock else float(samples.items[good].sum()),
+        return Run(
+            started=datetime.fromtimestamp(log.start + log.epoch, timezone.utc).isoformat(),
+            step=None,
+            seconds=(log.stop if self._by_clock else max(log.last, log.start + 1e-9)) - log.start,
+            answered=log.answered if self._by_clock else int(good.sum()),
+            answered_items=log.items if self._by_clock else float(samples.items[good].sum()),
             samples=samples,
-            errors=ledger.failures(),
+            errors=log.failures(),
             generator={
-                "cpu": round(cpu / (now - ledger.begin), 4),
-                "lateness": ledger.lateness(),
-                "connections": self._counts.connections,
-                "reconnects": self._counts.reconnects,
-                "resent": self._counts.resent,
-                "new_tokens": self._counts.new_tokens,
-                "waited_for_connection": self._counts.waited_for_connection,
+                "cpu": round(cpu / (time.monotonic() - log.begin), 4),
+                "lateness": log.lateness(),
+                **asdict(self._counts),
             },
-            warm_up={"seconds": self.load.warm_up, "requests": ledger.warm_up, "failed": ledger.warm_up_failed},
+            warm_up={"seconds": self.load.warm_up, "requests": log.warm_up, "failed": log.warm_up_failed},
         )
 
 
 def message_of(load: Load, body: Body) -> _Message:
-    """A request but for its token and its time."""
+    """An encoded request without its token and timestamp."""
     method = "POST" if body.content else "GET"
     fields = {"Host": load.address.netloc, **load.headers}
     if body.content:
@@ -299,8 +283,8 @@ def message_of(load: Load, body: Body) -> _Message:
     return _Message(f"{method} {load.address.path} HTTP/1.1\r\n{lines}".encode(), body.content, body.items)
 
 
-def no_connection(error: OSError) -> str:
-    """Why there is no connection, in a few words."""
+def connection_failure(error: OSError) -> str:
+    """A short reason why a connection failed."""
     if isinstance(error, ConnectionRefusedError):
         return "connection refused"
     return error.strerror or str(error) or type(error).__name__

@@ -1,64 +1,55 @@
-"""How a load goes, while it goes: a moving bar on a terminal, a line now and then elsewhere."""
+"""Live progress of a load test: a progress bar on a terminal, otherwise a line every few seconds."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from types import TracebackType
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 from tsbatch.bench.request_log import Progress
 from tsbatch.system import console
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
-
-class View:
-    """Shows one load after the other; used as a context manager.
+@contextlib.contextmanager
+def progress_view(seconds: float | None) -> Iterator[Callable[[str, Progress], None]]:
+    """Show the progress of one load after the other.
 
     Args:
-        seconds: how long each takes; None when nobody knows.
+        seconds: duration of each load; None if unknown.
+
+    Yields:
+        A function that shows the progress of the load with this title.
     """
+    current, step, shown = "", None, 0.0
+    with contextlib.ExitStack() as stack:
 
-    def __init__(self, seconds: float | None) -> None:
-        self._seconds = seconds
-        self._title = ""
-        self._step: console.Step | None = None
-        self._shown = 0.0
-        self._stack = contextlib.ExitStack()
+        def show(title: str, progress: Progress) -> None:
+            nonlocal current, step, shown
+            if step is None or title != current:
+                finish()
+                current, shown = title, 0.0
+                step = stack.enter_context(console.progress(title, seconds))
+            if not console.console.is_terminal:
+                # Each new text would be a line of its own.
+                if time.monotonic() - shown < console.SECONDS_BETWEEN_LINES:
+                    return
+                shown = time.monotonic()
+            step.done = min(round(progress.seconds, 1), seconds or float("inf"))
+            step.describe(f"{title}: {describe(progress)}")
 
-    def __enter__(self) -> Self:
-        return self
+        def finish() -> None:
+            if step is not None:
+                step.description = current  # the last live figures are not a result
+            stack.close()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._end()
-
-    def _end(self) -> None:
-        if self._step is not None:
-            self._step.description = self._title  # its last figures are no result
-        self._stack.close()
-
-    def tell(self, title: str, progress: Progress) -> None:
-        """Show how the load of that name goes."""
-        if title != self._title:
-            self._end()
-            self._title, self._shown = title, 0.0
-            self._step = self._stack.enter_context(console.progress(title, self._seconds))
-        assert self._step is not None
-        if not console.console.is_terminal:
-            # Each new text would be a line of its own.
-            if time.monotonic() - self._shown < console.SECONDS_BETWEEN_LINES:
-                return
-            self._shown = time.monotonic()
-        self._step.done = min(round(progress.seconds, 1), self._seconds or float("inf"))
-        self._step.describe(f"{title}: {describe(progress)}")
+        try:
+            yield show
+        finally:
+            finish()
 
 
 def describe(progress: Progress) -> str:
-    """What is going on, on one line."""
+    """One line of live figures."""
     words = [f"{progress.rate:.0f} requests/s"]
     if not progress.warm:
         words.insert(0, "warming up")

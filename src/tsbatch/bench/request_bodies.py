@@ -134,7 +134,7 @@ def _loads(content: bytes, where: str) -> Any:
     try:
         return orjson.loads(content)
     except orjson.JSONDecodeError as error:
-        raise UsageError(f"{where} is no JSON: {error}") from None
+        raise UsageError(f"{where} is not JSON: {error}") from None
 
 
 def _count(value: Any) -> int:

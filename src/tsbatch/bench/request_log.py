@@ -1,4 +1,4 @@
-"""What the load generator writes down of each request, in a few microseconds."""
+"""Record each request of a load test in a few microseconds."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ RECORDED: Final = ("sent", "latency", "status", *PARTS, "batch", "capacity", "it
 TIMING: Final = re.compile(rb'([\w-]+)(?:;\s*desc=(?:"[^"]*"|[^;,]*))?;\s*dur=([0-9.]+)')
 BATCH: Final = re.compile(rb'batch;(?:[^,]*;)?\s*desc="?(\d+)/(\d+)')
 UNKNOWN: Final = float("nan")
-NOTHING_TOLD: Final = (UNKNOWN,) * (len(PARTS) + 2)
-REASONS: Final = 50
-"""Kinds of failure that are told apart; the rest is one."""
+NO_TIMING: Final = (UNKNOWN,) * (len(PARTS) + 2)
+MAX_REASONS: Final = 50
+"""Number of distinct failure reasons; all further ones are counted as "other"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How a run goes: what happened since the last time it was told.
+    """Live figures of a run since the previous progress report.
 
     Attributes:
-        seconds: since the load began, its warm-up included.
+        seconds: time since the load started, including warm-up.
         warm: whether the warm-up is over.
-        done: requests answered so far, good or bad; ``failed`` those that were not good.
-        rate: answers a second.
+        done: requests answered so far; ``failed`` those of them without a 2xx.
+        rate: answers per second.
         p50, p99: latency in ms; None without an answer.
-        batch: mean size of the batches that answers told of; ``capacity`` what the last of them could hold.
+        batch: mean size of the reported batches; ``capacity`` the batch size limit of the last one.
     """
 
     seconds: float
@@ -50,16 +50,16 @@ class Progress:
 
 
 @dataclass(slots=True)
-class Ledger:
+class RequestLog:
     """The requests of one run.
 
     Attributes:
-        begin: when the load began, on the clock of ``time.monotonic``; ``start`` when its warm-up was over, ``stop``
-            when it ends (infinite when something else ends it).
-        answered: good answers that came between the two; ``items`` of the model in them.
-        last: when the last answer to a request of that time came.
-        warm_up, warm_up_failed: requests before it.
-        errors: failures by status and reason.
+        begin: start of the load, on the clock of ``time.monotonic``; ``start`` is the end of its warm-up, ``stop``
+            the end of the load (infinite if it is not limited by time).
+        answered: good answers received between ``start`` and ``stop``; ``items`` counts the model inputs in them.
+        last: time of the last answer to a measured request.
+        warm_up, warm_up_failed: requests of the warm-up, and failures among them.
+        errors: number of failures by status and reason.
     """
 
     begin: float
@@ -79,17 +79,17 @@ class Ledger:
     _capacity: float | None = None
     _done: int = 0
     _failed: int = 0
-    _told: float = 0.0
+    _reported: float = 0.0
 
-    def note(self, due: float, begun: float, answer: Answer, items: int, length: int = 0) -> None:
-        """One request is over.
+    def record(self, due: float, started: float, answer: Answer, items: int, length: int = 0) -> None:
+        """Record a finished request.
 
         Args:
-            due: when it was to be sent; the latency counts from there.
-            begun: when the generator turned to it.
-            answer: what came.
-            items: inputs of the model in it.
-            length: bytes of its body.
+            due: when it was due; the latency counts from there.
+            started: when the generator started on it.
+            answer: the answer, or the failure.
+            items: number of model inputs in the request.
+            length: size of its body in bytes.
         """
         latency = (answer.at - due) * 1000
         good = 200 <= answer.status < 300
@@ -103,23 +103,26 @@ class Ledger:
             self.warm_up += 1
             self.warm_up_failed += not good
             return
-        told = read_server_timing(header(answer.head, b"server-timing"))
-        if told is not NOTHING_TOLD:
-            self._tell_batch(told[-2], told[-1])
-        self._rows.extend((due + self.epoch, latency, answer.status, *told, items, length))
-        self._lateness.append((begun - due) * 1000)
+        timing = read_server_timing(header(answer.head, b"server-timing"))
+        if timing[-2] > 0:  # not NaN
+            self._batches.append(timing[-2])
+            self._capacity = timing[-1]
+        self._rows.extend((due + self.epoch, latency, answer.status, *timing, items, length))
+        self._lateness.append((started - due) * 1000)
         self.last = max(self.last, answer.at)
         if not good:
-            kind = (answer.status, reason_of(answer))
-            self.errors[kind if kind in self.errors or len(self.errors) < REASONS else (answer.status, "other")] += 1
+            kind = (answer.status, failure_reason(answer))
+            self.errors[
+                kind if kind in self.errors or len(self.errors) < MAX_REASONS else (answer.status, "other")
+            ] += 1
 
     def progress(self, now: float) -> Progress:
-        """What happened since this was last asked."""
+        """Return the figures since the previous call."""
         recent = sorted(self._recent)
         batches = self._batches[:]
         self._recent.clear()
         self._batches.clear()
-        since, self._told = now - (self._told or self.begin), now
+        since, self._reported = now - (self._reported or self.begin), now
         return Progress(
             seconds=now - self.begin,
             warm=now >= self.start,
@@ -128,31 +131,26 @@ class Ledger:
             rate=len(recent) / since if since > 0 else 0.0,
             p50=recent[len(recent) // 2] if recent else None,
             p99=recent[len(recent) * 99 // 100] if recent else None,
-            # A batch of six is told of six times.
+            # Each of a batch's requests reports it, so a batch of six appears six times.
             batch=len(batches) / sum(1 / size for size in batches) if batches else None,
             capacity=self._capacity,
         )
 
-    def _tell_batch(self, size: float, capacity: float) -> None:
-        if size > 0:  # not NaN
-            self._batches.append(size)
-            self._capacity = capacity
-
     def samples(self) -> Samples:
-        """The requests of the measured time, in the order in which they were to be sent."""
+        """Return the measured requests, ordered by due time."""
         table = np.frombuffer(self._rows, dtype=np.float64).reshape(-1, len(RECORDED))
         table = table[np.argsort(table[:, 0], kind="stable")]
-        return Samples(**{name: table[:, place].copy() for place, name in enumerate(RECORDED)})
+        return Samples(**{name: table[:, index].copy() for index, name in enumerate(RECORDED)})
 
     def lateness(self) -> dict[str, float]:
-        """How much later than due the generator turned to the requests, in ms."""
+        """Return percentiles of how late the generator started on the requests, in ms."""
         if not self._lateness:
             return {}
         late = np.percentile(np.frombuffer(self._lateness), [50, 99, 100])
         return dict(zip(("p50", "p99", "max"), np.round(late, 3).tolist(), strict=True))
 
     def failures(self) -> list[dict[str, Any]]:
-        """Status, reason and count of each kind of failure, most frequent first."""
+        """Return status, reason and count of each kind of failure, most frequent first."""
         return [
             {"status": status, "reason": reason, "count": count}
             for (status, reason), count in self.errors.most_common()
@@ -160,24 +158,24 @@ class Ledger:
 
 
 def read_server_timing(value: bytes) -> tuple[float, ...]:
-    """The parts of a Server-Timing header in ms, in the order of :data:`PARTS`; then size and capacity of the batch.
+    """Parse a Server-Timing header: the :data:`PARTS` in ms, then size and capacity of the batch.
 
-    :data:`NOTHING_TOLD` when it has none of them; NaN for what is missing.
+    Missing values are NaN; a header with none of them gives :data:`NO_TIMING`.
     """
     if not value:
-        return NOTHING_TOLD
+        return NO_TIMING
     parts = {name: float(duration) for name, duration in TIMING.findall(value) if duration.count(b".") < 2}
     batch = BATCH.search(value)
     size, capacity = (float(batch[1]), float(batch[2])) if batch else (UNKNOWN, UNKNOWN)
-    told = (*(parts.get(name, UNKNOWN) for name in _PARTS), size, capacity)
-    return NOTHING_TOLD if all(one != one for one in told) else told
+    values = (*(parts.get(name, UNKNOWN) for name in _PARTS), size, capacity)
+    return NO_TIMING if all(one != one for one in values) else values
 
 
 _PARTS: Final = tuple(name.encode() for name in PARTS)
 
 
-def reason_of(answer: Answer) -> str:
-    """Why a request failed, as TorchServe's or tsbatch's body says it; short, on one line, and without a payload."""
+def failure_reason(answer: Answer) -> str:
+    """A short one-line reason for a failure, taken from TorchServe's or tsbatch's error body, without any payload."""
     if answer.reason:
         return answer.reason
     try:
@@ -188,5 +186,5 @@ def reason_of(answer: Answer) -> str:
     inner = body.get("error")
     found = inner if isinstance(inner, dict) else body
     words = [str(found[key]) for key in ("type", "code", "message") if isinstance(found.get(key), str)]
-    # What identifies a request would make each failure a kind of its own.
+    # A request id would make each failure a kind of its own.
     return re.sub(r"\d{3,}|[0-9a-f]{8}-[0-9a-f-]{27}", "#", " ".join(": ".join(words).split()))[:160]

@@ -1,10 +1,10 @@
-"""What the server's processes use during a run."""
+"""Monitor CPU and memory of the server's processes during a run."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,16 +14,16 @@ from tsbatch.system import gpus
 
 
 @dataclass(slots=True)
-class Watched:
-    """A process, and what it used since it was first looked at.
+class ProcessUsage:
+    """A process and its resource usage since the start of the measurement.
 
     Attributes:
-        name: what it is called in reports.
+        name: its name in reports.
         process: the process.
-        began: when it was first looked at, ``cpu_before`` its CPU seconds then.
-        cpu: cores it used on average until it was last looked at.
-        rss: the most resident memory seen, bytes.
-        private: memory that it shares with nobody, bytes; None where the system does not tell.
+        began: start of the measurement; ``cpu_before`` is its CPU time in seconds then.
+        cpu: cores used on average until the last sample.
+        rss: maximum resident memory, bytes.
+        private: memory not shared with other processes, bytes; None if the system does not report it.
         gone: whether it has ended since.
     """
 
@@ -38,27 +38,27 @@ class Watched:
 
 
 @dataclass(slots=True)
-class Watch:
-    """Watches processes of this machine.
+class ResourceMonitor:
+    """Monitors processes of this machine.
 
     Args:
-        pids: name and process id of each; those that do not exist or are somebody else's are left out.
+        pids: name and process id of each; missing processes and those of other users are skipped.
     """
 
     pids: Mapping[str, int]
-    watched: list[Watched] = field(default_factory=list)
+    processes: list[ProcessUsage] = field(default_factory=list)
 
     def begin(self) -> None:
-        """Start anew, at the end of the warm-up."""
-        self.watched = []
+        """Start the measurement, at the end of the warm-up."""
+        self.processes = []
         for name, pid in self.pids.items():
             with contextlib.suppress(psutil.Error):
                 process = psutil.Process(pid)
-                self.watched.append(Watched(name, process, time.monotonic(), _cpu(process)))
+                self.processes.append(ProcessUsage(name, process, time.monotonic(), _cpu(process)))
 
-    def look(self) -> None:
-        """Note what they use now; cheap enough for twice a second."""
-        for one in self.watched:
+    def sample(self) -> None:
+        """Record the present usage; cheap enough for twice a second."""
+        for one in self.processes:
             one.gone = True
             with contextlib.suppress(psutil.Error):
                 one.rss = max(one.rss, one.process.memory_info().rss)
@@ -66,13 +66,13 @@ class Watch:
                 one.gone = False
 
     def end(self) -> list[dict[str, Any]]:
-        """What each of them used."""
-        self.look()
-        for one in self.watched:
-            # Reads every page's entry: too much for every look.
+        """Return the usage of each process."""
+        self.sample()
+        for one in self.processes:
+            # Reads every page table entry, which is too slow for every sample.
             with contextlib.suppress(psutil.Error):
                 one.private = getattr(one.process.memory_full_info(), "uss", None)
-        on_gpus = gpus.held({one.process.pid for one in self.watched})
+        gpu_memory = gpus.held({one.process.pid for one in self.processes})
         return [
             {
                 "name": one.name,
@@ -80,17 +80,11 @@ class Watch:
                 "cpu": round(one.cpu, 3),
                 "memory_rss": one.rss,
                 "memory_private": one.private,
-                "memory_gpus": dict(on_gpus.get(one.process.pid, {})),
+                "memory_gpus": dict(gpu_memory.get(one.process.pid, {})),
                 "gone": one.gone,
             }
-            for one in self.watched
+            for one in self.processes
         ]
-
-
-def on_gpus(workers: Iterable[Mapping[str, Any]]) -> list[int] | None:
-    """What each of the watched processes holds of all GPUs, bytes; None when none holds any."""
-    held = [sum(one.get("memory_gpus", {}).values()) for one in workers]
-    return held if any(held) else None
 
 
 def _cpu(process: psutil.Process) -> float:

@@ -1,17 +1,17 @@
-"""The file of a load test: what was loaded, how, on what machine, every request, and the figures made of them.
+"""The result file of a load test: target, load, machine, every request, and the figures derived from them.
 
 ::
 
     {"schema": 1, "kind": "bench",
      "target": {"address", "model", "version", "settings": {"batchSize", "maxBatchDelay", "workers", …},
-                "origins": {"batchSize": who set it, …}},
+                "origins": {"batchSize": where it is set, …}},
      "load": {"loop": "closed" | "open", "steps": […], "repeat", "warm_up", "timeout", …},
      "environment": {"cpu", "cores", "python", …},
      "runs": [{"started", "step", "seconds", "answered", "samples", "errors", "summary", "workers", "generator", …}],
      "summary": [{"step", …}]}
 
-A run is one step of the load, once. ``step`` is its number of clients (closed loop) or its requests a second (open
-loop, None for a trace). Times are milliseconds but for ``seconds`` and ``started``, memory is bytes.
+A run is one step of the load, run once. ``step`` is its number of clients (closed loop) or its requests/s (open loop;
+None for a trace). Times are in milliseconds except ``seconds`` and ``started``, memory is in bytes.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ KIND: Final = "bench"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One step of the load, once.
+    """One step of the load, run once.
 
     Attributes:
-        started: when the warm-up was over, ISO 8601.
-        step: clients of a closed loop, or requests a second of an open one; None for a trace.
-        seconds: how long it was measured.
-        answered: good answers (2xx) that came in that time.
+        started: end of the warm-up, ISO 8601.
+        step: clients of a closed loop, or requests/s of an open one; None for a trace.
+        seconds: measured duration.
+        answered: good answers (2xx) received in that time.
         answered_items: items in them.
-        samples: the requests that were sent, or meant to be sent, in that time.
+        samples: the requests sent or due in that time.
         errors: ``{"status", "reason", "count"}`` for each kind of failure; status 0 for no answer.
         summary: figures of this run, see :func:`tsbatch.bench.summary.summarize`.
-        workers: ``{"name", "pid", "cpu", "memory_rss", "memory_private", "memory_gpus", "gone"}`` for each process that
-            was watched; cpu in cores, memory in bytes, that of GPUs by their UUIDs at the end.
-        generator: what the load generator did and cost: ``cpu`` in cores, ``lateness`` in ms, connections opened.
-        warm_up: ``{"seconds", "requests", "failed"}`` of what came before.
-        padding_waste: mean share of computed lengths that was padding, 0 to 1; None when nobody told.
+        workers: ``{"name", "pid", "cpu", "memory_rss", "memory_private", "memory_gpus", "gone"}`` for each watched
+            process; cpu in cores, memory in bytes, GPU memory by UUID at the end of the run.
+        generator: activity and cost of the load generator: ``cpu`` in cores, ``lateness`` in ms, connections opened.
+        warm_up: ``{"seconds", "requests", "failed"}`` of the warm-up.
+        padding_waste: mean share of computed lengths that was padding, 0 to 1; None if it was not reported.
     """
 
     started: str
@@ -65,15 +65,15 @@ class Run:
     padding_waste: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As one JSON object, raw samples included."""
+        """Return one JSON object, raw samples included."""
         return {name: getattr(self, name) for name in RUN_FIELDS} | {"samples": self.samples.to_json()}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Run:
-        """The opposite of :meth:`to_json`; what a later version added is left out.
+        """Read the output of :meth:`to_json`; fields of later versions are ignored.
 
         Raises:
-            KeyError, TypeError, ValueError: it is no run.
+            KeyError, TypeError, ValueError: the value is not a run.
         """
         known = {name: value[name] for name in RUN_FIELDS if name in value}
         return cls(**known | {"samples": Samples.from_json(value["samples"])})
@@ -84,13 +84,13 @@ RUN_FIELDS: Final = tuple(one.name for one in fields(Run))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchResult:
-    """What ``tsbatch bench`` found.
+    """The result of ``tsbatch bench``.
 
     Attributes:
-        target: address, model, version, and its settings as the server told them.
-        plan: how it was loaded (``load`` in the file).
-        environment: the machine and versions.
-        runs: every step as often as it was repeated, in the order they ran.
+        target: address, model, version, and the settings reported by the server.
+        plan: the load (``load`` in the file).
+        environment: machine and versions.
+        runs: all steps and repeats, in the order they ran.
         summary: one object for each step, over its repeats.
     """
 
@@ -106,14 +106,14 @@ class BenchResult:
         return Samples.join([run.samples for run in self.runs])
 
     def steps(self) -> dict[float | None, list[Run]]:
-        """The runs of each step, in the order they ran."""
+        """Return the runs of each step, in the order they ran."""
         found: dict[float | None, list[Run]] = {}
         for run in self.runs:
             found.setdefault(run.step, []).append(run)
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """As one JSON object, raw samples included."""
+        """Return one JSON object, raw samples included."""
         return {
             "schema": SCHEMA,
             "kind": KIND,
@@ -125,28 +125,30 @@ class BenchResult:
         }
 
     def save(self, path: Path) -> None:
-        """Write it, all or nothing.
+        """Write the file atomically.
 
         Raises:
-            OSError: it cannot be written there.
+            OSError: the file cannot be written.
         """
         with atomic_file(path) as stream:
             stream.write(orjson.dumps(self.to_json(), option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE))
 
     @classmethod
     def load(cls, path: Path) -> BenchResult:
-        """Read it.
+        """Read a result file.
 
         Raises:
-            UsageError: it is no such file, or a later version's.
+            UsageError: it is not a result file, or has another schema.
             OSError: it cannot be read.
         """
         try:
             value = orjson.loads(path.read_bytes())
         except orjson.JSONDecodeError as error:
-            raise UsageError(f"{path} is no JSON: {error}") from None
+            raise UsageError(f"{path} is not JSON: {error}") from None
         if not isinstance(value, dict) or value.get("kind") != KIND:
-            raise UsageError(f"{path} is no result of a load test; expected a file of: tsbatch bench --output FILE")
+            raise UsageError(
+                f"{path} is not a load test result; expected a file written by: tsbatch bench --output FILE"
+            )
         if value.get("schema") != SCHEMA:
             raise UsageError(f"{path} has schema {value.get('schema')!r}; this tsbatch reads schema {SCHEMA}")
         try:

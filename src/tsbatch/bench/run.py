@@ -1,8 +1,8 @@
-"""A whole load test: every step as often as it is to be repeated, watched, and made into a result."""
+"""Run a load test: all steps and repeats, with the server watched meanwhile."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -12,33 +12,34 @@ from tsbatch.bench.load_generator import Load
 from tsbatch.bench.padding_waste import WasteLog
 from tsbatch.bench.request_bodies import Body
 from tsbatch.bench.request_log import Progress
-from tsbatch.bench.resource_monitor import Watch
+from tsbatch.bench.resource_monitor import ResourceMonitor
 from tsbatch.bench.result_file import BenchResult, Run
 from tsbatch.bench.send_times import Arrivals, Kind
 from tsbatch.bench.summary import combine, summarize
 from tsbatch.bench.target import Target, environment
 from tsbatch.errors import UsageError
 
-Tell = Callable[[str, Progress], None]
+PLAN_KEYS = ("seconds", "requests", "warm_up", "repeat", "timeout", "limit", "seed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How to load.
+    """The steps of a load test and how they are measured.
 
     Attributes:
         clients: steps of a closed loop, each a number of clients; or
-        rates: steps of an open loop, each a number of requests a second; or
-        trace: a single open loop.
-        arrivals: how requests of an open loop follow each other.
-        seconds: how long each step is measured; or
-        requests: how many it sends.
-        warm_up: seconds before each step that do not count.
-        repeat: how often all steps are done.
+        rates: steps of an open loop, each in requests/s; or
+        trace: arrival times of a single open-loop step.
+        arrivals: arrival process of an open loop.
+        seconds: measured duration of each step; or
+        requests: number of measured requests of each step.
+        warm_up: seconds before each step that are not measured.
+        repeat: how often all steps are run.
         timeout: seconds to wait for an answer.
-        connections: the most to have open at a time, in an open loop.
-        limit: in ms; goodput counts good answers up to it.
-        seed: of random arrivals.
+        connections: maximum number of open connections in an open loop.
+        limit: latency limit of the goodput in ms.
+        seed: seed of random arrivals.
+        headers: additional request headers.
     """
 
     clients: Sequence[int] = ()
@@ -56,24 +57,17 @@ class Plan:
     headers: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object, without the headers, which may hold secrets."""
+        """Return a JSON object without the headers, which may hold secrets."""
         closed = bool(self.clients)
-        kind = None if closed else "trace" if self.trace else self.arrivals
         return {
             "loop": "closed" if closed else "open",
-            "arrivals": kind,
+            "arrivals": None if closed else "trace" if self.trace else self.arrivals,
             "steps": [*self.clients, *self.rates],
-            "seconds": self.seconds,
-            "requests": self.requests,
-            "warm_up": self.warm_up,
-            "repeat": self.repeat,
-            "timeout": self.timeout,
-            "limit": self.limit,
-            "seed": self.seed,
+            **{key: getattr(self, key) for key in PLAN_KEYS},
         }
 
     def steps(self, repetition: int) -> list[tuple[float | None, str, Arrivals | None]]:
-        """Each step: its number, what to call it, and its arrivals; other random ones each time."""
+        """Return number, title and arrivals of each step; each repetition has other random arrivals."""
         if self.trace is not None:
             return [(None, "trace", self.trace)]
         closed = [(float(number), f"{number} client{'s' * (number > 1)}", None) for number in self.clients]
@@ -85,21 +79,21 @@ def bench(
     target: Target,
     bodies: Sequence[Body],
     plan: Plan,
-    tell: Tell | None = None,
+    on_progress: Callable[[str, Progress], None] | None = None,
     earlier: BenchResult | None = None,
 ) -> BenchResult:
-    """Load a target as planned.
+    """Load-test a target.
 
     Args:
-        target: whom.
-        bodies: what to send.
-        plan: how.
-        tell: told what is being done and how it goes, twice a second.
-        earlier: a result whose runs come first; its target and load must be the same.
+        target: the target.
+        bodies: the request bodies.
+        plan: the steps and how to measure them.
+        on_progress: called twice a second with the title of the current step.
+        earlier: a result whose runs are put first; its target and load must be the same.
 
     Raises:
-        ServerError: the server cannot be reached, or fails every request from the first.
-        UsageError: it refuses every request from the first, or ``earlier`` is of something else.
+        ServerError: the server is unreachable, or the first requests all fail.
+        UsageError: the server rejects the first requests, or ``earlier`` has another target or load.
     """
     runs = _runs_before(earlier, target, plan)
     done = len(runs) // len(plan.steps(0))
@@ -115,61 +109,45 @@ def bench(
         connections=plan.connections,
     )
     for turn in range(plan.repeat):
-        for number, what, arrivals in plan.steps(done + turn):
-            title = f"{what}, run {turn + 1} of {plan.repeat}" if plan.repeat > 1 else what
+        for number, name, arrivals in plan.steps(done + turn):
+            title = f"{name}, run {turn + 1} of {plan.repeat}" if plan.repeat > 1 else name
             clients = int(number) if arrivals is None and number else None
             step = replace(load, clients=clients, arrivals=arrivals)
-            runs.append(run_once(target, step, plan, number, partial(tell, title) if tell else None))
-    shown = {**plan.to_json(), "repeat": done + plan.repeat}
-    result = BenchResult(target=target.to_json(), plan=shown, environment=environment(), runs=runs)
+            runs.append(run_once(target, step, plan, number, partial(on_progress, title) if on_progress else None))
+    load_plan = {**plan.to_json(), "repeat": done + plan.repeat}
+    result = BenchResult(target=target.to_json(), plan=load_plan, environment=environment(), runs=runs)
     return replace(result, summary=[combine(number, found) for number, found in result.steps().items()])
 
 
 def run_once(
-    target: Target, load: Load, plan: Plan, number: float | None, tell: Callable[[Progress], None] | None = None
+    target: Target, load: Load, plan: Plan, number: float | None, on_progress: Callable[[Progress], None] | None = None
 ) -> Run:
-    """One step, once, with the server's processes watched from the end of the warm-up."""
-    watch, waste = Watch(target.pids), WasteLog(target.log_dir, target.model)
+    """Run one step once and watch the server's processes from the end of the warm-up."""
+    monitor, waste = ResourceMonitor(target.pids), WasteLog(target.log_dir, target.model)
     watching = False
 
     def follow(progress: Progress) -> None:
         nonlocal watching
         if progress.warm and not watching:
             watching = True
-            watch.begin()
+            monitor.begin()
             waste.begin()
-        if tell:
-            tell(progress)
+        if on_progress:
+            on_progress(progress)
 
-    outcome = generate(load, follow, watch.look)
-    run = Run(
-        started=outcome.started,
-        step=number,
-        seconds=outcome.seconds,
-        answered=outcome.answered,
-        answered_items=outcome.answered_items,
-        samples=outcome.samples,
-        errors=outcome.errors,
-        workers=watch.end(),
-        generator=outcome.generator,
-        warm_up=outcome.warm_up,
-        padding_waste=waste.end() if watching else None,
-    )
+    run = generate(load, follow, monitor.sample)
+    run = replace(run, step=number, workers=monitor.end(), padding_waste=waste.end() if watching else None)
     return replace(run, summary=summarize(run, limit=plan.limit, timeout=plan.timeout))
 
 
 def _runs_before(earlier: BenchResult | None, target: Target, plan: Plan) -> list[Run]:
     if earlier is None:
         return []
-    what = "model" if target.model else "address"  # a server that starts again has another port
+    target_keys = ("model" if target.model else "address", "version", "settings")  # a restarted server has another port
     for name, before, now in (
-        ("target", _named(earlier.target, what), _named(target.to_json(), what)),
+        ("target", [earlier.target[key] for key in target_keys], [target.to_json()[key] for key in target_keys]),
         ("load", {**earlier.plan, "repeat": None}, {**plan.to_json(), "repeat": None}),
     ):
         if before != now:
             raise UsageError(f"--append: the {name} was {before} before and is {now} now; write to another file")
     return list(earlier.runs)
-
-
-def _named(target: Mapping[str, Any], what: str) -> list[Any]:
-    return [target[key] for key in (what, "version", "settings")]

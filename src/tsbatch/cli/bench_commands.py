@@ -82,7 +82,7 @@ def bench_command(
         header=header or [],
         seed=seed,
     )
-    from tsbatch.bench.progress_view import View
+    from tsbatch.bench.progress_view import progress_view
     from tsbatch.bench.request_bodies import Body, read_bodies
     from tsbatch.bench.run import bench
     from tsbatch.bench.target import find_target
@@ -93,8 +93,9 @@ def bench_command(
     bodies = read_bodies(data, content_type) if data else [Body(b"", "")]
     earlier = earlier_runs(output, append=append)
     found = find_target(target, instance=name, version=version, management=server)
-    with end_on_signals(), View(None if plan.seconds is None else plan.seconds + plan.warm_up) as view:
-        result = bench(found, bodies, plan, view.tell, earlier)
+    seconds = None if plan.seconds is None else plan.seconds + plan.warm_up
+    with end_on_signals(), progress_view(seconds) as on_progress:
+        result = bench(found, bodies, plan, on_progress, earlier)
     show_result(result, output=output, html=html, as_json=as_json)
     if any(step["failed"] for step in result.summary):
         raise typer.Exit(1)

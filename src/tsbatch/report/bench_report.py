@@ -7,18 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from tsbatch.bench.page import headline, number
+from tsbatch.bench.page import headline
 from tsbatch.bench.request_table import Samples
 from tsbatch.bench.result_file import BenchResult, Run
 from tsbatch.bench.summary import timed_out
+from tsbatch.bench.tables import failures, notes, number, processes, rates_and_latencies, target_name
 from tsbatch.diagnosis.data_sources import in_a_row, of_result
 from tsbatch.diagnosis.diagnosis import Diagnosis
 from tsbatch.errors import UsageError
-from tsbatch.report.charts import lines
+from tsbatch.report.charts import line_figure
 from tsbatch.report.diagnosis_report import next_change, time_parts
-from tsbatch.report.document import Figure, Part, Report, Section, Words
+from tsbatch.report.document import Part, Report, Section, Words
 from tsbatch.report.request_figures import POINTED, over_time
-from tsbatch.report.tables import failures, figures_of, pairs, processes, raw, settings_of_target
+from tsbatch.report.tables import pairs, raw, settings_of_target
 
 
 def report_of_bench(result: BenchResult) -> Report:
@@ -32,19 +33,20 @@ def report_of_bench(result: BenchResult) -> Report:
     step, runs = list(result.steps().items())[-1]
     samples = in_a_row([run.samples for run in runs])
     diagnosis = _diagnosed(result)
-    who = f"{result.target['model'] or result.target['address']} {result.target['version'] or ''}".strip()
+    name = target_name(result.target)
+    lead = [f"{str(diagnosis.finding.regime).capitalize()}. {diagnosis.finding.headline}"] if diagnosis else []
     several = f" (step {step:g})" if len(result.summary) > 1 and step is not None else ""
-    found = [failures(result.runs), processes(runs)]
+    tables = [rates_and_latencies(result), failures(result.runs), processes(runs)]
     return Report(
-        title=f"tsbatch bench: {who}",
-        headline=_headline(who, result.summary[-1], result.plan["loop"]),
-        lead=[headline(result), *_lead(diagnosis), *_remarks(result)],
+        title=f"tsbatch bench: {name}",
+        headline=_headline(name, result.summary[-1], result.plan["loop"]),
+        lead=[headline(result), *lead, *(f"Note: {note}" for note in notes(result.summary))],
         facts=_facts(result.summary[-1]),
         sections=[
             *([Section("What to do next", next_change(diagnosis))] if diagnosis else []),
             *([Section("Step by step", _steps(result.summary))] if len(result.summary) > 1 else []),
             Section(f"Where the time goes{several}", _time(samples, runs, float(result.plan["timeout"]))),
-            Section("Figures", [figures_of(result), *(table for table in found if table is not None)]),
+            Section("Figures", [table for table in tables if table is not None]),
             Section(
                 "Settings and environment",
                 [
@@ -65,29 +67,15 @@ def _diagnosed(result: BenchResult) -> Diagnosis | None:
         return None
 
 
-def _headline(who: str, step: Mapping[str, Any], loop: str) -> str:
+def _headline(name: str, step: Mapping[str, Any], loop: str) -> str:
     rate, latency = step["rate"]["value"], step["latency"]
     if not latency:
-        return f"{who} answered none of {step['requests']} requests"
+        return f"{name} answered none of {step['requests']} requests"
     failed = f"{step['failed']} of {step['requests']} requests failed" if step["failed"] else "none failed"
     shown = [f"{number(latency[key]['value'])} ms at {key.upper()}" for key in ("p50", "p99") if key in latency]
     took = " and ".join(shown) or f"{number(latency['mean']['value'])} ms"
     load = "a trace" if step["step"] is None else f"{step['step']:g} {'clients' if loop == 'closed' else 'requests/s'}"
-    return f"Under {load}, {who} answered {number(rate)} requests/s in {took}; {failed}"
-
-
-def _lead(diagnosis: Diagnosis | None) -> list[str]:
-    return [f"{str(diagnosis.finding.regime).capitalize()}. {diagnosis.finding.headline}"] if diagnosis else []
-
-
-def _remarks(result: BenchResult) -> list[str]:
-    several = len(result.summary) > 1
-    wheres = [f"step {step['step']:g}: " if several else "" for step in result.summary]
-    return [
-        f"Note: {where}{remark}"
-        for where, step in zip(wheres, result.summary, strict=True)
-        for remark in step["remarks"]
-    ]
+    return f"Under {load}, {name} answered {number(rate)} requests/s in {took}; {failed}"
 
 
 def _facts(step: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -108,25 +96,17 @@ def _time(samples: Samples, runs: Sequence[Run], timeout: float) -> list[Part]:
 def _steps(steps: Sequence[Mapping[str, Any]]) -> list[Part]:
     at = np.array([step["step"] for step in steps], dtype=np.float64)
     if np.any(np.diff(at) <= 0):
-        return [Words(lines=["The steps do not rise, so there is no line over them; their figures are below."])]
+        return [Words(lines=["The steps are not in rising order, so they have no chart; see their figures below."])]
+    note = "Each step is one load: clients of a closed loop, or requests/s of an open one."
     rates = np.array([step["rate"]["value"] for step in steps])
     latencies = {
         key.upper(): np.array([step["latency"].get(key, {}).get("value", np.nan) for step in steps], dtype=np.float64)
         for key in ("p50", "p99")
     }
     return [
-        _over_steps("Rate by step", "requests/s", at, {"good answers": rates}),
-        _over_steps("Latency by step", "ms", at, latencies),
+        line_figure(title, note, unit, at, series, across="step")
+        for title, unit, series in (
+            ("Rate by step", "requests/s", {"good answers": rates}),
+            ("Latency by step", "ms", latencies),
+        )
     ]
-
-
-def _over_steps(title: str, unit: str, at: Any, series: dict[str, Any]) -> Figure:
-    note = "Each step is one load: clients of a closed loop, or requests/s of an open one."
-    return Figure(
-        title=title,
-        note=note,
-        chart=lines(f"{title}. {note}", at, series, across="step", up=unit),
-        legend=[(f"c{place}", name) for place, name in enumerate(series)] if len(series) > 1 else (),
-        columns=["step", *(f"{name}, {unit}" for name in series)],
-        rows=[[step, *row] for step, *row in zip(at.tolist(), *(one.tolist() for one in series.values()), strict=True)],
-    )

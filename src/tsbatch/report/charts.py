@@ -1,4 +1,4 @@
-"""The kinds of chart: stacked bars, a histogram, lines, points. Each is an SVG as text, with classes and no colours.
+"""Charts of stacked bars, histograms, lines and points: SVG text with classes instead of colours.
 
 The colours ``c0`` to ``c5`` are in style.css, for light, dark and paper.
 """
@@ -11,6 +11,7 @@ import numpy as np
 from markupsafe import Markup
 
 from tsbatch.bench.request_table import Column
+from tsbatch.report.document import Figure
 from tsbatch.report.svg import (
     BOTTOM,
     CHARACTER,
@@ -62,6 +63,25 @@ def stacked_bars(
                 parts.append(box(begin, y, max(end - begin, 0.5), BAR, f"c{place}", tip))
         parts.append(text(number(round(float(ends[-1]), 1)), scale(float(ends[-1])) + 4, y + 14, class_=""))
     return picture(label, bottom + BOTTOM, *parts, bottom_axis(scale, scale.ticks(), bottom, unit))
+
+
+def stacked_figure(
+    title: str, note: str, names: Sequence[str], bars: Sequence[tuple[str, Sequence[float]]], unit: str = "ms"
+) -> Figure:
+    """Stacked bars with their table."""
+    return Figure(
+        title=title,
+        note=note,
+        chart=stacked_bars(f"{title}. {note}", names, bars, unit),
+        legend=legend(names),
+        columns=[unit, *names, "sum"],
+        rows=[[name, *values, sum(values)] for name, values in bars],
+    )
+
+
+def legend(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Colour class and name of each series; empty for a single one."""
+    return [(f"c{index}", name) for index, name in enumerate(names)] if len(names) > 1 else []
 
 
 def histogram(
@@ -118,7 +138,7 @@ def _marks(across: Scale, marks: Mapping[str, float], bottom: float) -> list[Mar
 def lines(
     label: str, at: Column, series: Mapping[str, Column], *, across: str, up: str, marks: Sequence[float] = ()
 ) -> Markup:
-    """Lines from left to right; a gap where a value is NaN.
+    """Lines from left to right, with a gap where a value is NaN.
 
     Args:
         label: what a screen reader says.
@@ -136,6 +156,32 @@ def lines(
     for color, values in enumerate(series.values()):
         parts += [_stretch(points, f"c{color}") for points in _stretches(at, values, place, scale)]
     return picture(label, HEIGHT, *parts, bottom_axis(place, place.ticks(), bottom, across))
+
+
+def line_figure(
+    title: str,
+    note: str,
+    unit: str,
+    at: Column,
+    series: Mapping[str, Column],
+    *,
+    across: str,
+    column: tuple[str, Column] | None = None,
+    marks: Sequence[float] = (),
+) -> Figure:
+    """Lines with their table.
+
+    ``column`` is heading and values of the table's first column, by default ``across`` and ``at``; see :func:`lines`.
+    """
+    heading, values = column or (across, at)
+    return Figure(
+        title=title,
+        note=note,
+        chart=lines(f"{title}. {note}", at, series, across=across, up=unit, marks=marks),
+        legend=legend([*series]),
+        columns=[heading, *(name if name == unit else f"{name}, {unit}" for name in series)],
+        rows=list(zip(values.tolist(), *(one.tolist() for one in series.values()), strict=True)),
+    )
 
 
 def _stretches(at: Column, values: Column, place: Scale, scale: Scale) -> list[list[tuple[float, float]]]:

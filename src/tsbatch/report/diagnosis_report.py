@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tsbatch.bench.page import number
 from tsbatch.bench.request_table import Samples
 from tsbatch.bench.statistics import percentiles
+from tsbatch.bench.tables import number
 from tsbatch.bench.target import environment
 from tsbatch.diagnosis.diagnosis import Diagnosis
 from tsbatch.report.document import Part, Report, Section, Words

@@ -13,6 +13,8 @@ from typing import ClassVar
 
 from markupsafe import Markup
 
+from tsbatch.bench.tables import Table
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Words:
@@ -28,26 +30,6 @@ class Words:
     title: str = ""
     lines: Sequence[str] = ()
     code: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """Rows of cells; None is shown as a dash.
-
-    Attributes:
-        title: what it is.
-        columns: the headings.
-        rows: the cells, row by row.
-        note: what to know about it.
-        folded: whether it is shown only when somebody asks.
-    """
-
-    kind: ClassVar[str] = "table"
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[object]]
-    note: str = ""
-    folded: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from tsbatch.bench.request_table import STAGES, Column, Samples
 from tsbatch.diagnosis.latency_breakdown import OUTSIDE, PARTS, Split, parts_of
-from tsbatch.report.charts import stacked_bars
+from tsbatch.report.charts import stacked_figure
 from tsbatch.report.document import Figure, Words
 
 LEVELS: Final = {"P50": 0.5, "P90": 0.9, "P95": 0.95, "P99": 0.99, "P99.9": 0.999}
@@ -51,7 +51,7 @@ def _split(title: str, bars: Bars, note: str) -> Figure:
     largest = int(np.argmax(parts))
     share = parts[largest] / (sum(parts) or 1.0)
     said = f"At {name} the {names[largest]} is {share:.0%} of the latency." if name != "mean" else ""
-    return stacked(title, f"{said} {note}".strip(), names, bars)
+    return stacked_figure(title, f"{said} {note}".strip(), names, bars)
 
 
 def stage_split(samples: Samples) -> Figure | None:
@@ -64,7 +64,7 @@ def stage_split(samples: Samples) -> Figure | None:
     rest = np.maximum(0.0, told.handler - sum(columns.values()))
     bars = bars_of({**columns, "rest": rest}, told.handler)
     note = "Each bar is the mean of the requests around that percentile of the handler time."
-    return stacked("Handler time by its stages", note, [*stages, "rest"], bars)
+    return stacked_figure("Handler time by its stages", note, [*stages, "rest"], bars)
 
 
 def bars_of(parts: Mapping[str, Column], by: Column) -> list[tuple[str, list[float]]]:
@@ -87,15 +87,3 @@ def bars_of(parts: Mapping[str, Column], by: Column) -> list[tuple[str, list[flo
         around = order[first : max(first + 1, int(np.ceil((level + reach) * len(order))))]
         bars.append((name, [float(values[around].mean()) for values in parts.values()]))
     return bars
-
-
-def stacked(title: str, note: str, names: Sequence[str], bars: Bars, unit: str = "ms") -> Figure:
-    """Stacked bars with their table."""
-    return Figure(
-        title=title,
-        note=note,
-        chart=stacked_bars(f"{title}. {note}", names, bars, unit),
-        legend=[(f"c{place}", name) for place, name in enumerate(names)],
-        columns=[unit, *names, "sum"],
-        rows=[[name, *(round(value, 3) for value in values), round(sum(values), 3)] for name, values in bars],
-    )

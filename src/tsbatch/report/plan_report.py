@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from tsbatch.bench.page import number
-from tsbatch.report.charts import lines
-from tsbatch.report.document import Figure, Report, Section, Table, Words
+from tsbatch.bench.tables import Table, number
+from tsbatch.report.charts import line_figure
+from tsbatch.report.document import Figure, Report, Section, Words
 from tsbatch.simulation.capacity_plan import Plan, Point, settings_of
 
 COLUMNS = ("workers", "batchSize", "maxBatchDelay", "jobQueueSize")
@@ -108,24 +108,12 @@ def curves(plan: Plan) -> list[Figure]:
     unit = f"{plan.unit}s" if plan.price is None else "cost"
     cost = _column(plan.curve, "needed") * (plan.price or 1)
     return [
-        _figure("Latency over the rate", note, "ms", at, latencies),
-        _figure("Cost over the rate", "What each rate would need to keep the goal.", unit, at, {unit: cost}),
+        line_figure("Latency over the rate", note, "ms", at, latencies, across="requests/s"),
+        line_figure(
+            "Cost over the rate", "Needed for each rate to meet the goal.", unit, at, {unit: cost}, across="requests/s"
+        ),
     ]
 
 
 def _column(points: Sequence[Point], name: str) -> Any:
     return np.array([getattr(point, name) for point in points], dtype=np.float64)
-
-
-def _figure(title: str, note: str, unit: str, at: Any, series: dict[str, Any]) -> Figure:
-    return Figure(
-        title=title,
-        note=note,
-        chart=lines(f"{title}. {note}", at, series, across="requests/s", up=unit),
-        legend=[(f"c{place}", name) for place, name in enumerate(series)] if len(series) > 1 else (),
-        columns=["requests/s", *(f"{name}, {unit}" if name != unit else unit for name in series)],
-        rows=[
-            [round(rate, 1), *(None if np.isnan(one) else round(one, 2) for one in row)]
-            for rate, *row in zip(at.tolist(), *(one.tolist() for one in series.values()), strict=True)
-        ],
-    )

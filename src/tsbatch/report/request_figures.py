@@ -7,13 +7,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from tsbatch.bench.page import number
 from tsbatch.bench.request_table import Column, Samples
 from tsbatch.bench.statistics import latency_histogram, percentiles
 from tsbatch.bench.summary import batch_of
-from tsbatch.report.charts import histogram, lines
+from tsbatch.bench.tables import batch_sizes as batch_size_table
+from tsbatch.bench.tables import number
+from tsbatch.report.charts import histogram, line_figure, stacked_figure
 from tsbatch.report.document import Figure, Part, Words
-from tsbatch.report.latency_figures import stacked
 
 WINDOWS: Final = 60
 IN_WINDOW: Final = 20
@@ -48,23 +48,20 @@ def batch_sizes(samples: Samples) -> Figure | Words:
     if found is None:
         return Words(title=title, lines=["Not known: no answer told the size of its batch."])
     sizes = {size["size"]: size for size in found["sizes"]}
-    total = sum(size["batches"] for size in found["sizes"])
     top = max(*sizes, found["capacity"] or 0, 1)
     counts = [sizes[size]["batches"] if size in sizes else 0.0 for size in range(1, top + 1)]
     note = f"{found['mean']:.2f} requests a batch on average"
     if found["capacity"]:
-        full = sizes.get(found["capacity"], {"batches": 0.0})["batches"] / total
+        full = sizes.get(found["capacity"], {"batches": 0.0})["batches"] / sum(counts)
         note += f", of {found['capacity']} that fit; {full:.0%} of the batches were full"
+    table = batch_size_table(found)
     edges = [size - 0.5 for size in range(1, top + 2)]
     return Figure(
         title=title,
         note=f"{note}.",
         chart=histogram(f"{title}. {note}.", edges, counts, unit="requests in a batch", counted="batches"),
-        columns=["requests in a batch", "batches", "share", "requests"],
-        rows=[
-            [size, round(one["batches"]), f"{one['batches'] / total:.1%}", one["requests"]]
-            for size, one in sizes.items()
-        ],
+        columns=table.columns,
+        rows=table.rows,
     )
 
 
@@ -81,7 +78,7 @@ def padding(wastes: Mapping[str, float]) -> Figure | Words:
     mean = sum(wastes.values()) / len(wastes)
     bars = [(name, [100 * (1 - waste), 100 * waste]) for name, waste in wastes.items()]
     note = f"{mean:.1%} of the computed lengths were padding, on average over the batches."
-    return stacked(title, note, ["of requests", "padding"], bars, unit="%")
+    return stacked_figure(title, note, ["of requests", "padding"], bars, unit="%")
 
 
 def over_time(samples: Samples, *, share: float = 1.0, starts: Sequence[float] = ()) -> list[Part]:
@@ -106,14 +103,19 @@ def over_time(samples: Samples, *, share: float = 1.0, starts: Sequence[float] =
         rates["failed"] = failed / windows.width / share
     levels = {"P50": 0.5, "P99": 0.99}
     latencies = {name: windows.quantile(samples.latency, samples.ok, level) for name, level in levels.items()}
-    figures: list[Part] = [
-        windows.figure("Rate over time", "requests/s", rates, marks, "By when the requests were sent."),
-        windows.figure("Latency over time", "ms", latencies, marks, "Of good answers, by when they were sent."),
+    charts = [
+        ("Rate over time", "requests/s", rates, "By the time when requests were sent."),
+        ("Latency over time", "ms", latencies, "Of good answers, by the time when requests were sent."),
     ]
     batch = windows.mean_batch()
     if not np.isnan(batch).all():
-        figures.append(windows.figure("Batch size over time", "requests", {"mean": batch}, marks, "Mean over batches."))
-    return figures
+        charts.append(("Batch size over time", "requests", {"mean": batch}, "Mean over batches."))
+    end = " Dashed lines separate the runs." if marks else ""
+    column = "from s", windows.middles - windows.width / 2
+    return [
+        line_figure(title, note + end, unit, windows.middles, series, across="s", column=column, marks=marks)
+        for title, unit, series, note in charts
+    ]
 
 
 class _Windows:
@@ -147,19 +149,3 @@ class _Windows:
         with np.errstate(invalid="ignore", divide="ignore"):
             mean: Column = np.where(batches > 0, self.count(known) / batches, np.nan)
         return mean
-
-    def figure(self, title: str, unit: str, series: Mapping[str, Column], marks: Sequence[float], note: str) -> Figure:
-        """Lines over time with their table."""
-        if marks:
-            note += " Dashed lines part the runs."
-        return Figure(
-            title=title,
-            note=note,
-            chart=lines(f"{title}. {note}", self.middles, series, across="s", up=unit, marks=marks),
-            legend=[(f"c{place}", name) for place, name in enumerate(series)] if len(series) > 1 else (),
-            columns=["from s", *(f"{name}, {unit}" for name in series)],
-            rows=[
-                [round(middle - self.width / 2, 2), *(None if np.isnan(one) else round(float(one), 2) for one in row)]
-                for middle, *row in zip(self.middles.tolist(), *series.values(), strict=True)
-            ],
-        )

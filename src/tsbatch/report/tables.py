@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 
 from tsbatch.bench.request_table import Samples
-from tsbatch.bench.resource_monitor import on_gpus
-from tsbatch.bench.result_file import BenchResult, Run
+from tsbatch.bench.tables import Table
 from tsbatch.diagnosis.diagnosis import Diagnosis
-from tsbatch.report.document import Table, Words
+from tsbatch.report.document import Words
 
-MEGABYTE: Final = 10**6
 ROWS: Final = 500
 SLOWEST: Final = 100
 
@@ -69,60 +67,6 @@ def _plain(name: str, value: Any) -> Any:
     if name.endswith("memory"):
         return f"{value / 10**9:.2f} GB"
     return ", ".join(f"{one:g}" for one in value) if isinstance(value, list | tuple) else value
-
-
-def processes(runs: Sequence[Run]) -> Table | None:
-    """What the server's processes used, run by run; None when nobody watched."""
-    rows = [
-        [
-            turn + 1,
-            one["name"],
-            one["cpu"],
-            round(one["memory_rss"] / MEGABYTE),
-            None if one["memory_private"] is None else round(one["memory_private"] / MEGABYTE),
-        ]
-        for turn, run in enumerate(runs)
-        for one in run.workers
-    ]
-    columns = ["run", "process", "cores", "memory MB", "private MB"]
-    if held := on_gpus(one for run in runs for one in run.workers):
-        columns.append("GPU MB")
-        rows = [[*row, round(memory / MEGABYTE)] for row, memory in zip(rows, held, strict=True)]
-    return Table(title="Processes of the server", columns=columns, rows=rows) if rows else None
-
-
-def failures(runs: Sequence[Run]) -> Table | None:
-    """Failed requests by status and reason; None without any."""
-    counts: dict[tuple[object, object], int] = {}
-    for run in runs:
-        for error in run.errors:
-            kind = (error["status"] or "none", error["reason"])
-            counts[kind] = counts.get(kind, 0) + error["count"]
-    rows = [[status, reason, count] for (status, reason), count in counts.items()]
-    return Table(title="Failed requests", columns=["status", "reason", "count"], rows=rows) if rows else None
-
-
-def figures_of(result: BenchResult) -> Table:
-    """Rate and latency of every step with their intervals."""
-    rows: list[list[object]] = []
-    for step in result.summary:
-        named: dict[str, Mapping[str, Any]] = {"requests/s": step["rate"], "items/s": step["items_rate"]}
-        if step["goodput"]:
-            named[f"goodput/s (<= {step['goodput']['limit']:g} ms)"] = _figure(step["goodput"]["rate"])
-        named |= {f"latency {name}, ms": one for name, one in step["latency"].items()}
-        rows += [[step["step"], name, one["value"], _interval(one), step["runs"]] for name, one in named.items()]
-    note = "95 % intervals: with one run they hold inside it; with several they hold what differs between runs, too."
-    columns = ["step", "figure", "value", "interval", "runs"]
-    return Table(title="Rate and latency", columns=columns, rows=rows, note=note)
-
-
-def _figure(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {"value": value, "low": None, "high": None}
-
-
-def _interval(figure: Mapping[str, Any]) -> str | None:
-    low, high = figure.get("low"), figure.get("high")
-    return None if low is None or high is None else f"{low:.4g} to {high:.4g}"
 
 
 def raw(samples: Samples) -> Table:

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from tsbatch.bench.page import number
 from tsbatch.bench.statistics import Estimate
+from tsbatch.bench.tables import Table, number
 from tsbatch.report.charts import points
-from tsbatch.report.document import Figure, Part, Report, Section, Table, Words
+from tsbatch.report.document import Figure, Part, Report, Section, Words
 from tsbatch.report.tables import pairs
 from tsbatch.tuning.history import Step
 from tsbatch.tuning.journal import change_text, figures_line

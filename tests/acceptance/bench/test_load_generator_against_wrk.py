@@ -23,8 +23,9 @@ from benchmarks.load_generator import null_server
 from tests.e2e import timing
 from tsbatch.bench.generator_process import generate
 from tsbatch.bench.http_client import Address
-from tsbatch.bench.load_generator import Load, Outcome
+from tsbatch.bench.load_generator import Load
 from tsbatch.bench.request_bodies import JSON, Body
+from tsbatch.bench.result_file import Run
 from tsbatch.bench.send_times import Arrivals
 from tsbatch.serving.server import Server
 
@@ -139,7 +140,7 @@ def stalling():
         yield url
 
 
-def stalled_load(url: str, **loop) -> Outcome:
+def stalled_load(url: str, **loop) -> Run:
     load = Load(address=Address.parse(url), bodies=[Body(b"1", JSON)], seconds=STALLS * EVERY, **loop)
     outcome = generate(load)
     assert outcome.errors == []

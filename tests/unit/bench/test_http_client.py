@@ -80,7 +80,7 @@ def test_half_an_answer_is_none():
 
 @pytest.mark.parametrize("raw", [b"SSH-2.0-x\r\n\r\n", b"HTTP/1.1 abc\r\n\r\n"])
 def test_what_is_no_http_is_an_error(raw):
-    with pytest.raises(ValueError, match=r"no HTTP|invalid literal"):
+    with pytest.raises(ValueError, match=r"not HTTP|invalid literal"):
         AnswerReader().feed(raw)
 
 
@@ -102,7 +102,7 @@ def test_addresses():
     "url", ["localhost:8080/x", "ftp://x/", "http://", "http://x:99999/", "http://[::1/", "http://x/\r\nEvil: 1"]
 )
 def test_what_is_no_address(url):
-    with pytest.raises(UsageError, match="is no address; expected one like http://"):
+    with pytest.raises(UsageError, match="is not an address; expected one like http://"):
         Address.parse(url)
 
 
@@ -112,7 +112,7 @@ def asked(serve, timeout=5.0, times=1):
     async def work():
         async with serving(serve) as port:
             connection = await connect(Address("127.0.0.1", port, False, "/"), 5)
-            answers = [await connection.ask(b"GET!", timeout) for _ in range(times)]
+            answers = [await connection.request(b"GET!", timeout) for _ in range(times)]
             usable = connection.usable
             connection.close()
         return answers, usable
@@ -162,7 +162,7 @@ def test_a_server_that_speaks_something_else():
         await reader.read()
 
     (answer,), usable = asked(serve)
-    assert (answer.status, answer.reason, usable) == (0, "the answer is no HTTP/1.1", False)
+    assert (answer.status, answer.reason, usable) == (0, "the answer is not HTTP/1.1", False)
 
 
 def test_an_encrypted_connection(monkeypatch):
@@ -177,10 +177,10 @@ def test_an_encrypted_connection(monkeypatch):
     async def work():
         async with serving(serve, tls=context) as port:
             connection = await connect(Address("127.0.0.1", port, True, "/"), 5)
-            answer = await connection.ask(b"GET!", 5)
+            answer = await connection.request(b"GET!", 5)
             connection.close()
             # Elsewhere it would have to be signed by somebody known.
-            monkeypatch.setattr(http_client, "HERE", frozenset())
+            monkeypatch.setattr(http_client, "LOCAL_HOSTS", frozenset())
             with pytest.raises(OSError, match="certificate verify failed"):
                 await connect(Address("127.0.0.1", port, True, "/"), 5)
         return answer

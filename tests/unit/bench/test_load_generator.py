@@ -235,7 +235,7 @@ BROKEN = b"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n"
 @pytest.mark.parametrize(
     "raw, error, message",
     [
-        pytest.param(NOT_FOUND, UsageError, "answered 404 to /x, nothing was measured: no", id="404"),
+        pytest.param(NOT_FOUND, UsageError, "answered 404 to /x, so nothing was measured: no", id="404"),
         pytest.param(BROKEN, ServerError, "answered 503", id="503"),
     ],
 )
@@ -258,7 +258,7 @@ def test_a_name_that_is_none():
         load = Load(address=Address("a" * 70, 9, False, "/"), bodies=BODIES, clients=1, seconds=60)
         await Generator(load).run()
 
-    with pytest.raises(ServerError, match="aaa is no host name"):
+    with pytest.raises(ServerError, match="aaa is not a host name"):
         asyncio.run(work())
 
 

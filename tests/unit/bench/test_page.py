@@ -39,7 +39,7 @@ def test_one_step_tells_everything(capsys):
     text = "\n".join(lines)
     assert "batches: 4.00 requests on average, of 8 at most" in text
     assert "padding waste: 25.0%" in text
-    assert "load generator: 0.95 cores, 8 connections opened, 2 replaced, 1 sent again" in text
+    assert "load generator: 0.95 cores, 8 connections opened, 2 replaced, 1 resent" in text
     assert "note: the load generator was the bottleneck" in text
 
 
@@ -60,7 +60,7 @@ def test_several_steps_are_a_line_each_with_their_notes(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[1:4]] == ["step", "4", "8"]
     assert lines[2].split()[8] == "4.0", "requests a batch"
-    assert lines[-1].startswith("note: 8: the load generator")
+    assert lines[-1].startswith("note: step 8: the load generator")
 
 
 @pytest.mark.parametrize(

@@ -59,8 +59,8 @@ def test_another_content_type(tmp_path):
     "name, content, message",
     [
         ("a.txt", "\n \n", "has nothing to send"),
-        ("a.jsonl", '1\n{"a\n', "request 2 is no JSON"),
-        ("a.json", "{", "a.json is no JSON"),
+        ("a.jsonl", '1\n{"a\n', "request 2 is not JSON"),
+        ("a.json", "{", "a.json is not JSON"),
         ("a.csv", "a,b\n1,2\n3\n", "line 3: not as many cells"),
         ("a.csv", "a,b\n1,2,3\n", "line 2: not as many cells"),
         ("a.csv", b"a\n\xff\n", "a.csv, line"),
@@ -74,5 +74,5 @@ def test_what_cannot_be_understood_is_named(tmp_path, name, content, message):
 
 def test_bad_json_in_a_folder(tmp_path):
     write(tmp_path / "x.json", "{")
-    with pytest.raises(UsageError, match=r"x\.json is no JSON"):
+    with pytest.raises(UsageError, match=r"x\.json is not JSON"):
         read_bodies(tmp_path)

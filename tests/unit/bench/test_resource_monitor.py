@@ -19,10 +19,10 @@ from tsbatch.bench import generator_process, target
 from tsbatch.bench.http_client import Address
 from tsbatch.bench.load_generator import Load
 from tsbatch.bench.padding_waste import WasteLog
-from tsbatch.bench.progress_view import View, describe
+from tsbatch.bench.progress_view import describe, progress_view
 from tsbatch.bench.request_bodies import Body
 from tsbatch.bench.request_log import Progress
-from tsbatch.bench.resource_monitor import Watch
+from tsbatch.bench.resource_monitor import ResourceMonitor
 from tsbatch.bench.send_times import Arrivals
 from tsbatch.errors import ServerError, UsageError
 from tsbatch.serving.management_client import Management
@@ -43,13 +43,13 @@ def busy():
 
 
 def test_a_busy_process_is_seen(busy):
-    watch = Watch({"worker": busy.pid, "gone": 2**22 + 1})
-    assert watch.end() == [], "it has not begun"
-    watch.begin()
+    monitor = ResourceMonitor({"worker": busy.pid, "gone": 2**22 + 1})
+    assert monitor.end() == [], "it has not begun"
+    monitor.begin()
     before = time.process_time()
     time.sleep(0.5)
-    watch.look()
-    (used,) = watch.end()
+    monitor.sample()
+    (used,) = monitor.end()
     assert (used["name"], used["pid"], used["gone"]) == ("worker", busy.pid, False)
     assert 0.2 < used["cpu"] <= 1.1
     assert used["memory_rss"] > 40_000_000
@@ -59,19 +59,19 @@ def test_a_busy_process_is_seen(busy):
 
 @pytest.mark.skipif(os.name == "nt", reason="the stand-in for nvidia-smi is a shell script")
 def test_what_a_process_holds_of_gpus_is_seen(busy, tmp_path, monkeypatch):
-    watch = Watch({"worker": busy.pid})
-    watch.begin()
-    assert watch.end()[0]["memory_gpus"] == {}
+    monitor = ResourceMonitor({"worker": busy.pid})
+    monitor.begin()
+    assert monitor.end()[0]["memory_gpus"] == {}
     stand_in(tmp_path, monkeypatch, apps=[("GPU-a", busy.pid, 3000), ("GPU-a", busy.pid + 1, 1)])
-    assert watch.end()[0]["memory_gpus"] == {"GPU-a": 3000 << 20}
+    assert monitor.end()[0]["memory_gpus"] == {"GPU-a": 3000 << 20}
 
 
 def test_a_process_that_ends_is_told(busy):
-    watch = Watch({"worker": busy.pid})
-    watch.begin()
+    monitor = ResourceMonitor({"worker": busy.pid})
+    monitor.begin()
     busy.kill()
     busy.wait()
-    assert watch.end()[0]["gone"]
+    assert monitor.end()[0]["gone"]
 
 
 LINE = (
@@ -91,7 +91,7 @@ def test_padding_waste_of_this_run_and_model_alone(tmp_path):
         file.write("HandlerTime.ms:3|...\n" + LINE.format(waste=30.5, model="m"))
     assert waste.end() == 0.2525
     log.write_text(LINE.format(waste=40.0, model="m"))
-    waste._at = 10_000
+    waste._tail.offset = 10_000
     assert waste.end() == 0.4, "the log was rotated"
 
 
@@ -113,10 +113,10 @@ def test_how_a_load_goes_in_words():
 
 
 def test_in_a_log_there_is_a_line_now_and_then(capsys):
-    with View(10.0) as view:
+    with progress_view(10.0) as show:
         for title in ("one", "two"):
             for seconds in range(5):
-                view.tell(title, progress(seconds=seconds))
+                show(title, progress(seconds=seconds))
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition(":")[0] for line in lines] == ["one ...", "one", "one", "two ...", "two", "two"]
     assert "10 requests/s" in lines[1]
@@ -159,7 +159,7 @@ def test_an_address_is_a_target_and_tells_its_model(monkeypatch):
     assert found.to_json()["address"] == "http://host:8080/predictions/a%20model/2.0"
     assert "secret" not in repr(found.to_json())
     assert target.find_target("http://host:8080/ping").model is None
-    with pytest.raises(UsageError, match="is no address"):
+    with pytest.raises(UsageError, match="is not an address"):
         target.find_target("ftp://host/")
 
 

@@ -63,9 +63,9 @@ def test_a_later_versions_additions_are_left_out(result, tmp_path):
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("{", "is no JSON"),
-        ("[]", "is no result of a load test"),
-        ('{"kind": "other"}', "is no result of a load test"),
+        ("{", "is not JSON"),
+        ("[]", "is not a load test result"),
+        ('{"kind": "other"}', "is not a load test result"),
         ('{"kind": "bench", "schema": 2}', "has schema 2; this tsbatch reads schema 1"),
         ('{"kind": "bench", "schema": 1}', "is damaged: KeyError"),
         (

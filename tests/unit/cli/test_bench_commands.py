@@ -201,11 +201,11 @@ def test_failures_are_a_finding(address, tmp_path, capsys):
         (["m", "--data", "none.jsonl"], "none.jsonl: No such file"),
         (["m", "--data", __file__], "no server named 'default' is running"),
         (["m", "--data", __file__, "--server", "http://x:8081"], "give the whole address instead of m"),
-        (["http://x:99999/", "--data", __file__], "is no address"),
+        (["http://x:99999/", "--data", __file__], "is not an address"),
         (["m", "--data", __file__, "--append"], "--append needs --output FILE"),
         (["m", "--data", __file__, "--output", "nowhere/a.json"], "--output nowhere/a.json: there is no such folder"),
         (["m", "--data", __file__, "--output", "/"], "--output /: is a folder"),
-        (["m", "--data", __file__, "--output", __file__, "--append"], "is no JSON"),
+        (["m", "--data", __file__, "--output", __file__, "--append"], "is not JSON"),
         (["m", "--data", __file__, "--trace", "none"], "none: No such file"),
         (["m", "--data", __file__, "--requests", "0"], "--requests"),
     ],
@@ -274,4 +274,4 @@ def test_compare_wants_results(files, tmp_path, capsys):
     other = tmp_path / "x.json"
     other.write_text("{}")
     assert main(["compare", str(files / "a.json"), str(other)]) == 2
-    assert "is no result of a load test" in capsys.readouterr().err
+    assert "is not a load test result" in capsys.readouterr().err

@@ -68,7 +68,7 @@ def test_results_that_tell_nothing(tmp_path):
     with pytest.raises(UsageError, match="no run in it"):
         from_result(save(tmp_path / "r.json", []))
     (tmp_path / "x.json").write_text('{"schema": 1}')
-    with pytest.raises(UsageError, match="is no result of a load test"):
+    with pytest.raises(UsageError, match="is not a load test result"):
         from_result(tmp_path / "x.json")
 
 

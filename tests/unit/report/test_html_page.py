@@ -88,7 +88,7 @@ def test_the_figures_that_were_promised_are_there():
         "Settings, and who set them",
     ):
         assert title in titles, title
-    assert "Dashed lines part the runs" in page
+    assert "Dashed lines separate the runs" in page
 
 
 def test_nothing_is_fetched():
