@@ -8,7 +8,7 @@ from typing import Any, Final
 from tsbatch.bench.comparison import FAILED, Comparison
 from tsbatch.bench.request_table import STAGES, WAITS
 from tsbatch.bench.result_file import BenchResult, Run
-from tsbatch.bench.tables import (
+from tsbatch.bench.result_tables import (
     Table,
     batch_sizes,
     failures,

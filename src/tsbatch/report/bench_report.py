@@ -10,8 +10,8 @@ import numpy as np
 from tsbatch.bench.page import headline
 from tsbatch.bench.request_table import Samples
 from tsbatch.bench.result_file import BenchResult, Run
+from tsbatch.bench.result_tables import failures, notes, number, processes, rates_and_latencies, target_name
 from tsbatch.bench.summary import timed_out
-from tsbatch.bench.tables import failures, notes, number, processes, rates_and_latencies, target_name
 from tsbatch.diagnosis.data_sources import in_a_row, of_result
 from tsbatch.diagnosis.diagnosis import Diagnosis
 from tsbatch.errors import UsageError

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from tsbatch.bench.request_table import Samples
+from tsbatch.bench.result_tables import number
 from tsbatch.bench.statistics import percentiles
-from tsbatch.bench.tables import number
 from tsbatch.bench.target import environment
 from tsbatch.diagnosis.diagnosis import Diagnosis
 from tsbatch.report.document import Part, Report, Section, Words

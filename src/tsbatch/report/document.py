@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from markupsafe import Markup
 
-from tsbatch.bench.tables import Table
+from tsbatch.bench.result_tables import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

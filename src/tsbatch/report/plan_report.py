@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tsbatch.bench.tables import Table, number
+from tsbatch.bench.result_tables import Table, number
 from tsbatch.report.charts import line_figure
 from tsbatch.report.document import Figure, Report, Section, Words
 from tsbatch.simulation.capacity_plan import Plan, Point, settings_of

@@ -8,10 +8,10 @@ from typing import Any, Final
 import numpy as np
 
 from tsbatch.bench.request_table import Column, Samples
+from tsbatch.bench.result_tables import batch_sizes as batch_size_table
+from tsbatch.bench.result_tables import number
 from tsbatch.bench.statistics import latency_histogram, percentiles
 from tsbatch.bench.summary import batch_of
-from tsbatch.bench.tables import batch_sizes as batch_size_table
-from tsbatch.bench.tables import number
 from tsbatch.report.charts import histogram, line_figure, stacked_figure
 from tsbatch.report.document import Figure, Part, Words
 

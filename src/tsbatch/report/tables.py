@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from tsbatch.bench.request_table import Samples
-from tsbatch.bench.tables import Table
+from tsbatch.bench.result_tables import Table
 from tsbatch.diagnosis.diagnosis import Diagnosis
 from tsbatch.report.document import Words
 

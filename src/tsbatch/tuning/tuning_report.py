@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from tsbatch.bench.result_tables import Table, number
 from tsbatch.bench.statistics import Estimate
-from tsbatch.bench.tables import Table, number
 from tsbatch.report.charts import points
 from tsbatch.report.document import Figure, Part, Report, Section, Words
 from tsbatch.report.tables import pairs

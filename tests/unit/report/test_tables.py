@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.unit.report.results import make_run
-from tsbatch.bench.tables import processes
+from tsbatch.bench.result_tables import processes
 
 
 def test_what_the_processes_used_is_told_run_by_run():
