@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
@@ -99,22 +99,12 @@ def _run(
     }
 
 
-@contextmanager
-def _source(data: str) -> Iterator[BinaryIO]:
-    if data == STANDARD:
-        yield sys.stdin.buffer
-    else:
-        with Path(data).open("rb") as stream:
-            yield stream
+def _source(data: str) -> AbstractContextManager[BinaryIO]:
+    return nullcontext(sys.stdin.buffer) if data == STANDARD else Path(data).open("rb")
 
 
-@contextmanager
-def _sink(output: str, standard: BinaryIO) -> Iterator[BinaryIO]:
-    if output == STANDARD:
-        yield standard
-    else:
-        with Path(output).open("wb") as stream:
-            yield stream
+def _sink(output: str, standard: BinaryIO) -> AbstractContextManager[BinaryIO]:
+    return nullcontext(standard) if output == STANDARD else Path(output).open("wb")
 
 
 @contextmanager

@@ -5,18 +5,17 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.live import Live
-from rich.table import Table
 from typer import Option
 
 from tsbatch.cli import options
 from tsbatch.cli.server_commands import connect, is_address
 from tsbatch.errors import UsageError
 from tsbatch.serving.instance import DEFAULT_NAME
-from tsbatch.system.console import emit_json, out, say, table
+from tsbatch.system.console import emit_json, grid, out, say, table
 
 if TYPE_CHECKING:
     # It imports NumPy, which would slow --help down.
@@ -81,16 +80,7 @@ def _samples(source: Top, model: str | None, seconds: float, *, once: bool) -> I
 def _live(samples: Iterator[list[Row]]) -> None:
     with contextlib.suppress(KeyboardInterrupt), Live(console=out, screen=False, auto_refresh=False) as live:
         for rows in samples:
-            live.update(_grid(rows), refresh=True)
-
-
-def _grid(rows: Sequence[Row]) -> Table:
-    grid = Table(box=None, pad_edge=False, header_style="bold")
-    for number, column in enumerate(COLUMNS):
-        grid.add_column(column, justify="left" if number < 2 else "right")
-    for row in rows:
-        grid.add_row(*("-" if cell is None else str(cell) for cell in cells(row)))
-    return grid
+            live.update(grid(COLUMNS, [cells(row) for row in rows]), refresh=True)
 
 
 def cells(row: Row) -> list[Any]:

@@ -22,7 +22,7 @@ from tsbatch.serving.instance import Instance, state_file
 from tsbatch.serving.management_client import Management, ModelNotFound, ModelVersion
 from tsbatch.system.polling import wait_until
 from tsbatch.system.processes import ProcessRef, own_process
-from tsbatch.system.state_directory import SCHEMA, read_state, state_folder, write_state
+from tsbatch.system.state_directory import SCHEMA, read_state, write_state
 
 SUFFIX = ".tuning"
 """Not ``.json``, which marks a server's state file."""
@@ -89,7 +89,7 @@ class SavedSettings:
 
 def path_of(name: str) -> Path:
     """Return the path of the file with an instance's settings."""
-    return state_file(name).with_suffix(SUFFIX) if "." not in name else state_folder() / f"{name}{SUFFIX}"
+    return state_file(name).with_suffix(SUFFIX)
 
 
 def save(instance: Instance, before: SavedSettings) -> None:

@@ -52,21 +52,26 @@ def emit_json(value: Mapping[str, Any]) -> None:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None) -> None:
-    """Print a table on stdout; columns of numbers are aligned to the right.
+    """Print a table on stdout."""
+    target = out if out.is_terminal else Console(highlight=False, width=WIDE)
+    target.print(grid(columns, rows, title=title), markup=False)
+
+
+def grid(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None) -> Table:
+    """Make a table in which columns of numbers are aligned to the right.
 
     Args:
         columns: the headings.
         rows: the cells of each row; None is printed as a dash.
         title: a line above the table.
     """
-    grid = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    made = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for index, column in enumerate(columns):
         numbers = bool(rows) and all(_is_number(row[index]) for row in rows)
-        grid.add_column(column, justify="right" if numbers else "left")
+        made.add_column(column, justify="right" if numbers else "left")
     for row in rows:
-        grid.add_row(*("-" if cell is None else str(cell) for cell in row))
-    target = out if out.is_terminal else Console(highlight=False, width=WIDE)
-    target.print(grid, markup=False)
+        made.add_row(*("-" if cell is None else str(cell) for cell in row))
+    return made
 
 
 class Step:
