@@ -96,28 +96,23 @@ def watching_load(clock: PhaseClock) -> Iterator[None]:
     """Make TorchServe's loader and a BatchHandler's load report their phases to the clock."""
     from ts.model_loader import TsModelLoader
 
-    load, load_file = TsModelLoader.load, TsModelLoader._load_handler_file  # noqa: SLF001
-    load_default = TsModelLoader._load_default_handler  # noqa: SLF001
-
     with ExitStack() as stack:
 
-        def timed_load(*arguments: Any, **options: Any) -> Any:
-            with clock.phase(INITIALIZE):
-                return load(*arguments, **options)
+        def time_method(name: str, phase: str) -> None:
+            original = getattr(TsModelLoader, name)
 
-        def timed_file(*arguments: Any) -> Any:
-            with clock.phase(IMPORT):
-                found = load_file(*arguments)
-            _watch_steps(clock, stack)
-            return found
+            def timed(*arguments: Any, **options: Any) -> Any:
+                with clock.phase(phase):
+                    found = original(*arguments, **options)
+                if name == "_load_handler_file":
+                    _watch_steps(clock, stack)
+                return found
 
-        def timed_default(*arguments: Any) -> Any:
-            with clock.phase(IMPORT):
-                return load_default(*arguments)
+            stack.enter_context(_replaced(TsModelLoader, name, timed))
 
-        timed = {"load": timed_load, "_load_default_handler": timed_default, "_load_handler_file": timed_file}
-        for name, function in timed.items():
-            stack.enter_context(_replaced(TsModelLoader, name, function))
+        time_method("load", INITIALIZE)
+        time_method("_load_default_handler", IMPORT)
+        time_method("_load_handler_file", IMPORT)
         stack.enter_context(clock.watching_imports())
         yield
 

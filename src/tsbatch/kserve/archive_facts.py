@@ -29,7 +29,7 @@ class Facts:
 
     Attributes:
         path: the archive.
-        name, version: the model's name and version.
+        name: the model's name.
         section: the section ``tsbatch:`` of its model-config.yaml.
         python: the Python version that its image needs, for example ``3.11``.
         bundled: whether the archive contains tsbatch.
@@ -49,7 +49,6 @@ class Facts:
 
     path: Path
     name: str
-    version: str
     section: Mapping[str, Any]
     python: str
     bundled: bool
@@ -95,7 +94,6 @@ def facts_of(mar: Path, check: Mapping[str, Any]) -> Facts:
     return Facts(
         path=source.path,
         name=source.name,
-        version=read.version,
         section=config.get("tsbatch") or {},
         python=_python(bundle),
         bundled=bundle is not None,

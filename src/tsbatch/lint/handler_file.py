@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 from tsbatch.lint.documents import Document, Machine, Source
+from tsbatch.packaging.handler_files import Function, top_level
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
 STAGES = ("handle", "preprocess", "inference", "postprocess", "decode_request", "collate", "encode_response")
 """The methods that run for every batch; the last three are BatchHandler's."""
 LOADING = {"initialize", "__init__", "load_model", "prepare", "warm_up", "setup"}
@@ -99,19 +99,6 @@ def looks_like_handler(file: HandlerFile) -> bool:
     named = any(base.endswith("Handler") and not base.startswith("logging.") for base in bases)
     has = any(methods(node).keys() & stages for node in file.classes)
     return named or has or "handle" in file.functions or file.source.name.lower().endswith("handler.py")
-
-
-def top_level(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements that run at import, including those in branches."""
-    for statement in body:
-        yield statement
-        if isinstance(statement, (ast.If, ast.Try, ast.With)):
-            for _, value in ast.iter_fields(statement):
-                for part in value if isinstance(value, list) else ():
-                    if isinstance(part, ast.ExceptHandler):
-                        yield from top_level(part.body)
-                    elif isinstance(part, ast.stmt):
-                        yield from top_level([part])
 
 
 def methods(node: ast.ClassDef) -> dict[str, Function]:

@@ -26,6 +26,8 @@ WORKER_MODULES = frozenset(
 )
 """Modules in the folder of ``ts`` 0.12.0, which comes before the archive on the worker's import path."""
 
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
 PACKAGE = Path(__file__).resolve().parents[1]
 FOLDERS = (PACKAGE / "handlers", PACKAGE.parents[1] / "handlers")
 """The entry modules of the ready-made tasks: inside the package if it is installed, next to src in a clone."""
@@ -59,10 +61,9 @@ def check_handler(handler: Path) -> None:
         UsageError: it is missing, is not Python, would not be the module that the worker imports, or does not define
             exactly one class or a function ``handle``.
     """
-    names = _names_in("--handler", handler)
-    if "handle" in {name for _, name in names} or any(kind == "star" for kind, _ in names):
-        return
-    _check_one_class("--handler", handler, names, "MyHandler")
+    statements = _statements("--handler", handler)
+    if {"handle", "*"}.isdisjoint(name for statement in statements for name in bound_names(statement)):
+        _check_one_class("--handler", handler, statements, "MyHandler")
 
 
 def check_model_file(path: Path) -> None:
@@ -72,10 +73,10 @@ def check_model_file(path: Path) -> None:
         UsageError: it is missing, is not Python, would not be the module that the worker imports, or does not define
             exactly one class.
     """
-    _check_one_class("--model-file", path, _names_in("--model-file", path), "MyModel")
+    _check_one_class("--model-file", path, _statements("--model-file", path), "MyModel")
 
 
-def _names_in(option: str, path: Path) -> list[tuple[str, str]]:
+def _statements(option: str, path: Path) -> list[ast.stmt]:
     if not path.is_file():
         raise UsageError(f"{option} {path}: no such file; give the path of a Python file")
     if path.suffix != ".py" or "." in path.stem:
@@ -86,7 +87,7 @@ def _names_in(option: str, path: Path) -> list[tuple[str, str]]:
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         raise UsageError(f"{option} {path}{f', line {line}' if line else ''}: not Python: {error}") from None
-    return list(_defined(tree.body))
+    return list(top_level(tree.body))
 
 
 def _check_name(option: str, path: Path) -> None:
@@ -110,8 +111,8 @@ def _installed(name: str) -> bool:
     return any(home in Path(spec.origin).resolve().parents for home in homes)
 
 
-def _check_one_class(option: str, path: Path, names: list[tuple[str, str]], example: str) -> None:
-    classes = list(dict.fromkeys(name for kind, name in names if kind == "class"))
+def _check_one_class(option: str, path: Path, statements: list[ast.stmt], example: str) -> None:
+    classes = list(dict.fromkeys(node.name for node in statements if isinstance(node, ast.ClassDef)))
     if len(classes) != 1:
         found = f"{len(classes)} classes ({', '.join(classes)})" if classes else "no class"
         raise UsageError(
@@ -120,19 +121,23 @@ def _check_one_class(option: str, path: Path, names: list[tuple[str, str]], exam
         )
 
 
-def _defined(body: Iterable[ast.stmt]) -> Iterator[tuple[str, str]]:
-    """Yield (kind, name) of everything that the module's top level binds, including in branches."""
+def top_level(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield the statements that run at import, including those in branches."""
     for statement in body:
-        if isinstance(statement, ast.ClassDef):
-            yield "class", statement.name
-        elif isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            yield "function", statement.name
-        elif isinstance(statement, (ast.Import, ast.ImportFrom)):
-            for alias in statement.names:
-                yield ("star" if alias.name == "*" else "import"), alias.asname or alias.name
-        elif isinstance(statement, ast.Assign):
-            yield from (("value", target.id) for target in statement.targets if isinstance(target, ast.Name))
-        elif isinstance(statement, (ast.If, ast.Try, ast.With)):
+        yield statement
+        if isinstance(statement, (ast.If, ast.Try, ast.With)):
             for _, value in ast.iter_fields(statement):
-                if isinstance(value, list):
-                    yield from _defined(part for part in value if isinstance(part, ast.stmt))
+                for part in value if isinstance(value, list) else ():
+                    if isinstance(part, ast.ExceptHandler):
+                        yield from top_level(part.body)
+                    elif isinstance(part, ast.stmt):
+                        yield from top_level([part])
+
+
+def bound_names(statement: ast.stmt) -> list[str]:
+    """Return the names that a statement binds, except the name of a class; ``*`` for a star import."""
+    if isinstance(statement, (ast.Import, ast.ImportFrom)):
+        return [name.asname or name.name for name in statement.names]
+    if isinstance(statement, ast.Assign):
+        return [target.id for target in statement.targets if isinstance(target, ast.Name)]
+    return [statement.name] if isinstance(statement, Function) else []

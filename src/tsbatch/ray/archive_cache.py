@@ -72,7 +72,7 @@ def describe(uri: str | Path) -> Source:
     Raises:
         UsageError: it does not exist, cannot be fetched, is not an archive, or differs from what was packed.
     """
-    uri = _absolute(str(uri))
+    uri = str(uri) if _split(str(uri)).scheme else str(Path(uri).resolve())
     shown = _shown(uri)
     with fetched(uri) as path:
         try:
@@ -195,11 +195,6 @@ def _download(uri: str, path: Path) -> None:
         for secret in filter(None, (parts.query, parts.password)):
             reason = reason.replace(secret, "…")
         raise UsageError(f"{_shown(uri)}: cannot be fetched: {type(error).__name__}: {reason[:300]}") from None
-
-
-def _absolute(uri: str) -> str:
-    """Make a path absolute; leave a URL unchanged."""
-    return uri if _split(uri).scheme else str(Path(uri).resolve())
 
 
 def _split(uri: str) -> SplitResult:

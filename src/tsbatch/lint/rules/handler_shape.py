@@ -7,9 +7,9 @@ import sys
 from collections.abc import Iterator
 
 from tsbatch.lint.findings import Issue
-from tsbatch.lint.handler_file import Function, HandlerFile, batch_name, methods, name_of, names_in, top_level
+from tsbatch.lint.handler_file import HandlerFile, batch_name, methods, name_of, names_in
 from tsbatch.lint.registry import rule
-from tsbatch.packaging.handler_files import WORKER_MODULES
+from tsbatch.packaging.handler_files import WORKER_MODULES, Function, bound_names, top_level
 
 DIES = "the worker dies while loading"
 NOT_ONE_CLASS = f"{DIES}: Expected only one class in custom service code"
@@ -17,17 +17,8 @@ EXITS = {"sys.exit", "os._exit", "exit", "quit", "os.abort", "os.kill"}
 PARSERS = ("parse_args", "parse_known_args")
 
 
-def _bound_names(statement: ast.stmt) -> list[str]:
-    """The names that a statement binds, except the name of a class."""
-    if isinstance(statement, (ast.Import, ast.ImportFrom)):
-        return [name.asname or name.name for name in statement.names]
-    if isinstance(statement, ast.Assign):
-        return [target.id for target in statement.targets if isinstance(target, ast.Name)]
-    return [statement.name] if isinstance(statement, Function) else []
-
-
 def _names(file: HandlerFile) -> list[str]:
-    return [name for statement in top_level(file.tree.body) for name in _bound_names(statement)]
+    return [name for statement in top_level(file.tree.body) for name in bound_names(statement)]
 
 
 @rule("handler-syntax", HandlerFile, "error")
@@ -73,7 +64,7 @@ def module_handle(file: HandlerFile) -> Iterator[Issue]:
     """
     owner = next((each for each in file.classes if methods(each).keys() & {"handle", "initialize", "preprocess"}), None)
     for statement in top_level(file.tree.body):
-        if owner and "handle" in _bound_names(statement):
+        if owner and "handle" in bound_names(statement):
             effect = f"TorchServe calls this and never uses the class {owner.name}"
             yield Issue(statement.lineno, "the module has a name handle next to its class", effect, "rename it")
 

@@ -6,8 +6,9 @@ import ast
 from collections.abc import Iterator
 
 from tsbatch.lint.findings import Issue
-from tsbatch.lint.handler_file import Function, HandlerFile, batch_name, calls, last_name, methods, name_of, names_in
+from tsbatch.lint.handler_file import HandlerFile, batch_name, calls, last_name, methods, name_of, names_in
 from tsbatch.lint.registry import rule
+from tsbatch.packaging.handler_files import Function
 
 OPENERS = {
     *("open", "io.open", "torch.load", "torch.jit.load", "torch.export.load", "pipeline", "transformers.pipeline"),

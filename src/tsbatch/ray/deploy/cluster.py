@@ -59,7 +59,7 @@ def connected(address: str, *, start_here: bool = False, haproxy: bool = False) 
     """
     wanted = (os.environ.get(VARIABLE) or AUTO) if address == AUTO else address
     own = local_cluster.running()
-    started = False
+    started = None
     with ExitStack() as ending:
         if haproxy and not (start_here and wanted == AUTO):
             raise UsageError(f"--haproxy is for a Ray that --local starts; {ELSEWHERE}")
@@ -75,15 +75,16 @@ def connected(address: str, *, start_here: bool = False, haproxy: bool = False) 
                     f" it with kill {own.process.pid}"
                 )
         elif wanted == AUTO and start_here:
-            started = True
-            if why := _join(ending.enter_context(_started_here(haproxy))):
+            started = local_cluster.start(with_haproxy=haproxy)
+            ending.push(lambda error, *_: local_cluster.end(started) if error else None)
+            if why := _join(started):
                 raise ServerError(f"the Ray that was started here does not answer: {why}")
         elif why := _reach(wanted):
             raise UsageError(_explain(wanted, why, f"--address {address}" if address != AUTO else VARIABLE))
         import ray
 
         ending.callback(ray.shutdown)
-        yield Cluster(ray.get_runtime_context().gcs_address, started)
+        yield Cluster(ray.get_runtime_context().gcs_address, started is not None)
 
 
 def _explain(wanted: str, why: str, named_by: str) -> str:
@@ -96,17 +97,6 @@ def _explain(wanted: str, why: str, named_by: str) -> str:
         f"no Ray cluster runs here, and {VARIABLE} is not set: give --address HOST:PORT, or --local to start a Ray on"
         " this machine"
     )
-
-
-@contextmanager
-def _started_here(haproxy: bool) -> Iterator[local_cluster.LocalRay]:
-    """Start a Ray; stop it if the block fails."""
-    started = local_cluster.start(with_haproxy=haproxy)
-    try:
-        yield started
-    except BaseException:
-        local_cluster.end(started)
-        raise
 
 
 def _join(own: local_cluster.LocalRay) -> str:
