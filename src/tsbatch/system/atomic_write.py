@@ -192,7 +192,8 @@ def _remove_leftovers(target: Path) -> None:
     for path in [*target.parent.glob(hidden + PART), *target.parent.glob(hidden + NEW)]:
         with contextlib.suppress(OSError):
             young = time.time() - path.stat().st_mtime < SECONDS_UNTIL_LOCKED
-            if _in_use(path) or (path.suffix == NEW and young):
+            # A young one is not even tried: its writer may be about to lock it, and would not get the lock.
+            if (path.suffix == NEW and young) or _in_use(path):
                 continue
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
 
