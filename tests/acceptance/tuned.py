@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ from tests.acceptance.regimes import OURS
 from tests.e2e.support import make_archive
 from tsbatch.bench.request_bodies import JSON, Body
 from tsbatch.cli.program import main
+from tsbatch.tuning import private_server
 from tsbatch.tuning.measurement import Bench, Workload
-from tsbatch.tuning.private_server import PrivateCopy, of_archive
 from tsbatch.tuning.ranking import Traffic
 from tsbatch.tuning.search_space import ModelSettings
 
@@ -49,10 +50,10 @@ def tune(capsys: Any, *words: object, code: int = 0) -> dict[str, Any]:
 
 def private_copy(
     archive: Path, *, clients: int, seconds: float, warm_up: float, bodies: Sequence[Body] = (Body(b"1", JSON),)
-) -> PrivateCopy:
+) -> AbstractContextManager[private_server.PrivateCopy]:
     """A private copy to measure settings on, one after the other."""
     workload = Workload(traffic=Traffic(clients=clients), bodies=bodies, seconds=seconds, warm_up=warm_up)
-    return PrivateCopy(of_archive(archive), Bench(workload))
+    return private_server.private_copy(private_server.of_archive(archive), Bench(workload))
 
 
 def steps_text(told: dict[str, Any]) -> list[str]:

@@ -24,7 +24,7 @@ from tsbatch.tuning.history import History, Hypothesis, Step
 from tsbatch.tuning.objective import WORDS, Figures, mean, shown
 from tsbatch.tuning.observation import Observation
 from tsbatch.tuning.search_space import ModelSettings
-from tsbatch.tuning.tuner import Refused, System
+from tsbatch.tuning.tuner import Listener, Refused, System
 
 SCHEMA: Final = 1
 KIND: Final = "tuning"
@@ -170,8 +170,8 @@ def _taken(line: Mapping[str, Any]) -> Observation:
         raise UsageError(f"the journal is damaged ({type(error).__name__}: {error}); begin anew with --fresh") from None
 
 
-class Log:
-    """The log for people, as a :class:`tsbatch.tuning.tuner.Listener`.
+class Log(Listener):
+    """The log for people.
 
     Args:
         path: the file; written anew, since an interrupted tuning is gone through again.
@@ -189,16 +189,10 @@ class Log:
         self._file.write(f"{text}\n")
         self._file.flush()
 
-    def measuring(self, settings: ModelSettings, what: str, runs: int) -> None:
-        """Single runs are in the journal."""
-
     def started(self, history: History) -> None:
         """What there is."""
         runs = [run.figures for run in history.start]
         self.say(f"What there is: {history.start[0].settings}\n  {figures_line(runs)} ({len(runs)} runs)\n")
-
-    def proposed(self, hypothesis: Hypothesis, history: History) -> None:
-        """Written with its verdict."""
 
     def judged(self, step: Step, history: History) -> None:
         """One step; a second time when it is taken back."""

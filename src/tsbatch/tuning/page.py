@@ -18,38 +18,7 @@ from tsbatch.tuning.tuning_report import ANY, headline, step_columns, step_rows
 from tsbatch.tuning.verdict import figures_of_tables
 
 
-class Listeners:
-    """Tells several listeners; see :class:`tsbatch.tuning.tuner.Listener`.
-
-    Args:
-        listeners: whom.
-    """
-
-    def __init__(self, listeners: Sequence[Listener]) -> None:
-        self._listeners = listeners
-
-    def measuring(self, settings: ModelSettings, what: str, runs: int) -> None:
-        """A run begins."""
-        for one in self._listeners:
-            one.measuring(settings, what, runs)
-
-    def started(self, history: History) -> None:
-        """The incumbent's noise is known."""
-        for one in self._listeners:
-            one.started(history)
-
-    def proposed(self, hypothesis: Hypothesis, history: History) -> None:
-        """A hypothesis is about to be tried."""
-        for one in self._listeners:
-            one.proposed(hypothesis, history)
-
-    def judged(self, step: Step, history: History) -> None:
-        """It was."""
-        for one in self._listeners:
-            one.judged(step, history)
-
-
-class Screen:
+class Screen(Listener):
     """Shows the steps as they come, how long it may still take, and the best so far.
 
     Args:

@@ -6,13 +6,12 @@ Or the server in use, see :mod:`tsbatch.tuning.live_server`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
-import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from tsbatch.archive.manifest import MANIFEST_NAME
 from tsbatch.archive.model_config import CONFIG_NAME, read
@@ -32,9 +31,6 @@ from tsbatch.tuning.measurement import Bench, refused
 from tsbatch.tuning.observation import Observation
 from tsbatch.tuning.search_space import ModelSettings
 from tsbatch.tuning.tuner import Refused
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 PRIVATE: Final = "tune"
 FOLDER: Final = "tuning"
@@ -69,28 +65,22 @@ def of_archive(archive: Path) -> Source:
     Raises:
         LoadError: when it is entered: the archive is damaged.
     """
-
-    @contextlib.contextmanager
-    def files(scratch: Path) -> Iterator[Path]:
-        if archive.is_dir():
-            yield archive
-        else:
-            unpack(archive, scratch)
-            yield scratch
-
-    return files
+    return functools.partial(_archive_files, archive)
 
 
-def of_running(instance: Instance, described: Mapping[str, Any]) -> Source:
-    """The files of a model that is served, as they are now: it may go while it is tuned."""
+@contextlib.contextmanager
+def _archive_files(archive: Path, scratch: Path) -> Iterator[Path]:
+    if not archive.is_dir():
+        unpack(archive, scratch)
+    yield archive if archive.is_dir() else scratch
 
-    @contextlib.contextmanager
-    def files(scratch: Path) -> Iterator[Path]:
-        with files_of(instance, described, scratch.with_name(f"{scratch.name}-unpacked")) as found:
-            link_files(found, scratch, exclude=set())
-        yield scratch
 
-    return files
+@contextlib.contextmanager
+def running_files(instance: Instance, described: Mapping[str, Any], scratch: Path) -> Iterator[Path]:
+    """Copy the current files of a served model, so that the model may be removed while it is tuned."""
+    with files_of(instance, described, scratch.with_name(f"{scratch.name}-unpacked")) as found:
+        link_files(found, scratch, exclude=set())
+    yield scratch
 
 
 def properties_of(instance: Instance) -> dict[str, str]:
@@ -104,67 +94,58 @@ def timeouts_of(described: Mapping[str, Any]) -> dict[str, Any]:
     return {key: described[key] for key in TIMEOUTS if key in described}
 
 
-class PrivateCopy:
-    """A server of its own that ends with the tuner; used as a context manager.
+@contextlib.contextmanager
+def private_copy(
+    source: Source,
+    bench: Bench,
+    tell: Tell = lambda _: None,
+    *,
+    overrides: Mapping[str, Any] | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> Iterator[PrivateCopy]:
+    """Start a private server that ends with the tuner.
 
     Args:
-        source: the model's files; told a folder that it may unpack them into.
+        source: the model's files; called with a directory that it may unpack them into.
         bench: how to measure.
-        tell: told what is being done.
-        overrides: keys of model-config.yaml that hold for the model, whatever its archive says.
+        tell: called with progress messages.
+        overrides: keys of model-config.yaml that apply to the model, whatever its archive sets.
         properties: of the server.
     """
+    name = f"{PRIVATE}-{os.getpid()}"
+    watcher = orphan_cleanup.spawn(name)
+    with contextlib.ExitStack() as cleanup:
+        cleanup.callback(watcher.wait)
+        cleanup.callback(watcher.terminate)
+        server = Server.start(name=name, properties=properties or {}, on_progress=tell)
+        cleanup.callback(server.stop)
+        folder = server.instance.work_dir / FOLDER
+        folder.mkdir()
+        files = cleanup.enter_context(source(folder / "source"))
+        yield PrivateCopy(server, files, bench, tell, overrides or {})
 
-    def __init__(
-        self,
-        source: Source,
-        bench: Bench,
-        tell: Tell = lambda _: None,
-        *,
-        overrides: Mapping[str, Any] | None = None,
-        properties: Mapping[str, str] | None = None,
-    ) -> None:
-        self._find, self._bench, self._tell = source, bench, tell
-        self._overrides, self._properties = overrides or {}, properties or {}
-        self._source = Path()
-        self._open = contextlib.ExitStack()
+
+class PrivateCopy:
+    """A private server that loads copies of one model, each with other settings; see :func:`private_copy`.
+
+    Args:
+        server: the private server.
+        source: the directory with the model's files.
+        bench: how to measure.
+        tell: called with progress messages.
+        overrides: keys of model-config.yaml that apply to the model, whatever its archive sets.
+    """
+
+    def __init__(self, server: Server, source: Path, bench: Bench, tell: Tell, overrides: Mapping[str, Any]) -> None:
+        self.server, self._source, self._bench, self._tell = server, source, bench, tell
+        self._overrides = overrides
         self._alive: dict[ModelSettings, str] = {}
         self._made = 0
-        self._server: Server | None = None
-
-    def __enter__(self) -> Self:
-        name = f"{PRIVATE}-{os.getpid()}"
-        watcher = orphan_cleanup.spawn(name)
-        with self._open:
-            self._open.callback(self._dismiss, watcher)
-            self._server = Server.start(name=name, properties=self._properties, on_progress=self._tell)
-            self._open.callback(self._server.stop)
-            folder = self._server.instance.work_dir / FOLDER
-            folder.mkdir()
-            self._source = self._open.enter_context(self._find(folder / "source"))
-            self._open = self._open.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._open.close()
-
-    @staticmethod
-    def _dismiss(watcher: subprocess.Popen[bytes]) -> None:
-        watcher.terminate()
-        watcher.wait()
 
     @property
     def config(self) -> dict[str, Any]:
-        """What its model-config.yaml says and what holds beside it, inside the ``with`` block."""
+        """The model's model-config.yaml with the overrides."""
         return {**config_in(self._source), **self._overrides}
-
-    @property
-    def server(self) -> Server:
-        """The server, inside the ``with`` block."""
-        assert self._server is not None
-        return self._server
 
     def measure(self, settings: ModelSettings) -> Observation:
         """See :class:`tsbatch.tuning.tuner.System`."""

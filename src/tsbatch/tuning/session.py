@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -20,24 +21,24 @@ from tsbatch.report.html_page import save
 from tsbatch.system.console import say
 from tsbatch.tuning.history import History, Hypothesis
 from tsbatch.tuning.journal import LOG, Journal, JournaledSystem, Log
-from tsbatch.tuning.live_server import LiveServer
+from tsbatch.tuning.live_server import LiveServer, live_server
 from tsbatch.tuning.measurement import Bench, Workload
 from tsbatch.tuning.objective import Goal
-from tsbatch.tuning.page import Listeners, Screen
+from tsbatch.tuning.page import Screen
 from tsbatch.tuning.private_server import (
     TIMEOUTS,
-    PrivateCopy,
     config_of,
     of_archive,
-    of_running,
+    private_copy,
     properties_of,
+    running_files,
     settings_of,
     timeouts_of,
 )
 from tsbatch.tuning.ranking import Ranking
 from tsbatch.tuning.recommendation import Seen
 from tsbatch.tuning.sampler import Sampler
-from tsbatch.tuning.search import CoordinateSearch, Search
+from tsbatch.tuning.search import CoordinateSearch
 from tsbatch.tuning.search_space import ModelSettings, Space, space_around
 from tsbatch.tuning.significance import START_RUNS
 from tsbatch.tuning.tuner import Outcome, System, Tuning
@@ -162,7 +163,7 @@ def open_target(config: TuneConfig, screen: Screen) -> Iterator[TuningTarget]:
             raise UsageError(f"--live is for a model on a running server; {archive} is an archive")
         if not archive.exists():
             raise UsageError(f"no such archive: {archive}")
-        with PrivateCopy(of_archive(archive), bench, screen.told) as copy:
+        with private_copy(of_archive(archive), bench, screen.told) as copy:
             yield TuningTarget(copy, settings_of(copy.config), copy.config, bench)
         return
     instance = reach(config.instance)
@@ -170,46 +171,38 @@ def open_target(config: TuneConfig, screen: Screen) -> Iterator[TuningTarget]:
         described = management.describe(config.model)
     version = base_of(described["modelVersion"])
     if config.live:
-        with LiveServer(instance, config.model, bench, screen.told) as live:
+        with live_server(instance, config.model, bench, screen.told) as live:
             yield TuningTarget(live, live.start, live.config, bench, version)
         return
     alike = {"overrides": timeouts_of(described), "properties": properties_of(instance)}
-    with PrivateCopy(of_running(instance, described), bench, screen.told, **alike) as copy:
+    with private_copy(functools.partial(running_files, instance, described), bench, screen.told, **alike) as copy:
         yield TuningTarget(copy, settings_of(described), copy.config, bench, version)
 
 
-class Around:
-    """A search whose space follows from the first runs: what machine it is, and what a worker needs.
+@dataclass(frozen=True, slots=True)
+class SpaceFromHistory:
+    """A search whose space follows from the first runs: the machine's cores, and a worker's memory.
 
-    Args:
-        start: the settings that there are.
-        goal: what is wanted.
-        threads: whether the handler can be told its threads.
-        make: the search for a space.
+    Attributes:
+        config: which search, and its goal.
+        target: what is tuned.
     """
 
-    def __init__(self, start: ModelSettings, goal: Goal, *, threads: bool, make: Callable[[Space], Search]) -> None:
-        self._start, self._goal, self._threads, self._make = start, goal, threads, make
+    config: TuneConfig
+    target: TuningTarget
 
     def space(self, history: History) -> Space:
-        """The settings that are tried."""
-        memory = None if self._goal.memory is None else int(self._goal.memory)
+        """Return the values to try."""
+        memory = None if self.config.goal.memory is None else int(self.config.goal.memory)
         known = history.start[-1].known.to_json()
-        return space_around(self._start, known, memory=memory, threads=self._threads)
+        return space_around(self.target.start, known, memory=memory, threads=self.target.threads)
 
     def propose(self, history: History) -> Hypothesis | None:
         """See :class:`tsbatch.tuning.search.Search`."""
-        return self._make(self.space(history)).propose(history)
-
-
-def make_search(config: TuneConfig, target: TuningTarget) -> Around:
-    """The search that somebody asked for."""
-    traffic, goal = config.workload.traffic, config.goal
-
-    def make(space: Space) -> Search:
-        return Sampler(goal, space, traffic.seed) if config.search == "tpe" else CoordinateSearch(goal, space, traffic)
-
-    return Around(target.start, goal, threads=target.threads, make=make)
+        goal, traffic, space = self.config.goal, self.config.workload.traffic, self.space(history)
+        if self.config.search == "tpe":
+            return Sampler(goal, space, traffic.seed).propose(history)
+        return CoordinateSearch(goal, space, traffic).propose(history)
 
 
 def tune(config: TuneConfig, target: TuningTarget, screen: Screen) -> Outcome:
@@ -226,11 +219,11 @@ def tune(config: TuneConfig, target: TuningTarget, screen: Screen) -> Outcome:
         written = JournaledSystem(target.system, journal)
         tuning = Tuning(
             system=written,
-            search=make_search(config, target),
+            search=SpaceFromHistory(config, target),
             goal=config.goal,
             start=target.start,
             budget=config.budget,
-            listener=Listeners([log, screen]),
+            listeners=[log, screen],
         )
         outcome = tuning.run()
         written.settle()
@@ -268,7 +261,7 @@ def rank(config: TuneConfig, target: TuningTarget) -> list[Seen]:
             history.start.append(system.measure(target.start))
             history.runs.append(history.start[-1])
     ranking = Ranking.of(history, config.workload.traffic)
-    space = make_search(config, target).space(history)
+    space = SpaceFromHistory(config, target).space(history)
     found = [(settings, ranking.predict(settings)) for settings in space.every()]
     known = [
         Seen(settings, 0, figures, keeps=not config.goal.broken(figures)) for settings, figures in found if figures

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, Protocol
 
@@ -46,20 +46,20 @@ class System(Protocol):
         """
 
 
-class Listener(Protocol):
-    """Who is told how it goes; each step as soon as it is there."""
+class Listener:
+    """Follows a tuning, for example to display or log it; each method does nothing unless it is overridden."""
 
     def measuring(self, settings: ModelSettings, what: str, runs: int) -> None:
-        """A run begins; so many were done."""
+        """A run begins, after ``runs`` others."""
 
     def started(self, history: History) -> None:
-        """The incumbent's noise is known."""
+        """The first runs of the baseline have shown its noise."""
 
     def proposed(self, hypothesis: Hypothesis, history: History) -> None:
-        """A hypothesis is about to be tried."""
+        """A hypothesis is about to be tested."""
 
     def judged(self, step: Step, history: History) -> None:
-        """It was; or it is taken back."""
+        """A step got its verdict, or another one because it was undone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Tuning:
         goal: what is wanted.
         start: what is there.
         budget: runs in all.
-        listener: who is told.
+        listeners: what follows it.
         confirmed: runs that were to confirm a recommendation.
     """
 
@@ -107,7 +107,7 @@ class Tuning:
     goal: Goal
     start: ModelSettings
     budget: int = BUDGET
-    listener: Listener | None = None
+    listeners: Sequence[Listener] = ()
     history: History = field(default_factory=History)
     confirmed: list[Observation] = field(default_factory=list)
     _refuted: set[ModelSettings] = field(default_factory=set, init=False)
@@ -119,7 +119,8 @@ class Tuning:
             ServerError: nothing can be measured any more; the runs so far are in the journal.
         """
         self._measure_start()
-        self._tell(lambda listener: listener.started(self.history))
+        for listener in self.listeners:
+            listener.started(self.history)
         ended = self._climb()
         while (best := self._best()) is not None:
             if self._stands(best):
@@ -130,7 +131,7 @@ class Tuning:
 
     def _measure_start(self) -> None:
         while len(self.history.start) < START_RUNS:
-            run = self._again(self.start, "what is there")
+            run = self._again(self.start, "baseline")
             # When the tuner was interrupted between them, the machine may be another one now.
             alike = [earlier for earlier in self.history.start if earlier.session == run.session]
             self.budget += len(self.history.start) - len(alike)
@@ -141,10 +142,10 @@ class Tuning:
         while hypothesis := self.search.propose(self.history):
             if self._left() < 2:
                 return "no runs left"
-            self._tell(lambda listener, new=hypothesis: listener.proposed(new, self.history))  # type: ignore[misc]
-            step = self._try(hypothesis)
-            self.history.steps.append(step)
-            self._tell(lambda listener, new=step: listener.judged(new, self.history))  # type: ignore[misc]
+            for listener in self.listeners:
+                listener.proposed(hypothesis, self.history)
+            self.history.steps.append(self._try(hypothesis))
+            self._judged(len(self.history.steps) - 1)
         return "nothing left"
 
     def _left(self) -> int:
@@ -153,7 +154,8 @@ class Tuning:
         return self.budget - (1 if once else 2) * CONFIRM - len(self.history.runs)
 
     def _measure(self, settings: ModelSettings, what: str) -> Observation:
-        self._tell(lambda listener: listener.measuring(settings, what, len(self.history.runs)))
+        for listener in self.listeners:
+            listener.measuring(settings, what, len(self.history.runs))
         observation = self.system.measure(settings)
         self.history.runs.append(observation)
         return observation
@@ -187,20 +189,20 @@ class Tuning:
 
     def _pair(self, baseline: ModelSettings, candidate: ModelSettings, number: int) -> tuple[Observation, Observation]:
         """Both next to each other in time, in turns which of them is first; a run that has just been made counts."""
+        before: Observation | None = None
         if number % 2 == 0:
             latest = self.history.runs[-1]
-            before = latest if number == 0 and latest.settings == baseline else self._again(baseline, "what is there")
-            after = self._measure(candidate, "the candidate")
-        else:
-            after = self._measure(candidate, "the candidate")
-            before = self._again(baseline, "what is there")
+            reusable = number == 0 and latest.settings == baseline
+            before = latest if reusable else self._again(baseline, "baseline")
+        after = self._measure(candidate, "candidate")
+        before = before or self._again(baseline, "baseline")
         # When the tuner was interrupted between the two, the machine may be another one now.
         while before.session != after.session:
             self.budget += 1
             if before.session < after.session:
-                before = self._again(baseline, "what is there")
+                before = self._again(baseline, "baseline")
             else:
-                after = self._measure(candidate, "the candidate")
+                after = self._measure(candidate, "candidate")
         return before, after
 
     def _best(self) -> ModelSettings | None:
@@ -217,7 +219,7 @@ class Tuning:
         """Whether a setting, measured again by itself, keeps the limits each time, and by all of its runs for sure."""
         if self.budget - len(self.history.runs) < CONFIRM:
             return settings == self.start  # which has been measured often
-        runs = [self._again(settings, "the recommendation, to confirm it") for _ in range(CONFIRM)]
+        runs = [self._again(settings, "confirming the recommendation") for _ in range(CONFIRM)]
         self.confirmed += runs
         if any(self.goal.broken(run.figures) for run in runs):
             return False
@@ -227,7 +229,7 @@ class Tuning:
     def _withdraw(self, settings: ModelSettings) -> None:
         """Not kept after all: the search goes on from what was there before, knowing of these runs."""
         self._refuted.add(settings)
-        for place, step in enumerate(self.history.steps):
+        for index, step in enumerate(self.history.steps):
             if step.kept and step.hypothesis.settings == settings:
                 why = self._why_not(settings)
                 judgement = replace(
@@ -235,8 +237,12 @@ class Tuning:
                     verdict="breaks a limit" if why else "not confirmed",
                     why=f"kept at first; {why}" if why else "kept at first; no runs were left to measure it again",
                 )
-                self.history.steps[place] = replace(step, judgement=judgement)
-                self._tell(lambda listener, new=self.history.steps[place]: listener.judged(new, self.history))  # type: ignore[misc]
+                self.history.steps[index] = replace(step, judgement=judgement)
+                self._judged(index)
+
+    def _judged(self, index: int) -> None:
+        for listener in self.listeners:
+            listener.judged(self.history.steps[index], self.history)
 
     def _why_not(self, settings: ModelSettings) -> str | None:
         """What its confirming runs said; None when there were none."""
@@ -245,7 +251,3 @@ class Tuning:
         if over:
             return f"measured again it broke the limit of {WORDS[over[0]][0]}"
         return doubtful(self.history, self.goal, settings) if runs else None
-
-    def _tell(self, tell: Callable[[Listener], None]) -> None:
-        if self.listener is not None:
-            tell(self.listener)

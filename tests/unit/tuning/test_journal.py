@@ -36,11 +36,11 @@ class Mortal(MadeUp):
         return super().measure(settings)
 
 
-def run(folder, system, listener=None, **options):
+def run(folder, system, listeners=(), **options):
     journal = Journal(folder, ABOUT, **options)
     written = JournaledSystem(system, journal)
     try:
-        tuning = Tuning(system=written, search=Listed(TWO, THREE), goal=Goal(), start=START, listener=listener)
+        tuning = Tuning(system=written, search=Listed(TWO, THREE), goal=Goal(), start=START, listeners=listeners)
         outcome = tuning.run()
         written.settle()
         return outcome
@@ -205,7 +205,7 @@ def test_runs_that_another_version_would_not_have_made_are_left_out(tmp_path):
 
 def test_the_log_has_each_step_as_hypothesis_evidence_change_before_after_verdict(tmp_path):
     log = Log(tmp_path / "log.txt")
-    outcome = run(tmp_path / "journal", system(), log)
+    outcome = run(tmp_path / "journal", system(), [log])
     log.close()
     text = (tmp_path / "log.txt").read_text(encoding="utf-8")
     assert "What there is: workers 1, batchSize 8, maxBatchDelay 100" in text

@@ -54,8 +54,7 @@ def test_the_incumbent_makes_room_when_both_do_not_fit(tmp_path, monkeypatch, fr
     monkeypatch.setattr(private_server, "lack_of_room", lambda model, workers: "no room" if workers > free else None)
     monkeypatch.setattr(private_server, "write_variant", lambda *_, **__: None)
     monkeypatch.setattr(private_server.registration, "register", lambda *_, **__: None)
-    copy = private_server.PrivateCopy(private_server.of_archive(tmp_path), Bench())
-    copy._server = private
+    copy = private_server.PrivateCopy(private, tmp_path, Bench(), print, {})
     copy.measure(ModelSettings(1, 8, 50))
     copy.measure(ModelSettings(3, 8, 50))
     assert dropped == gone
@@ -70,7 +69,7 @@ def test_a_copy_of_a_running_model_needs_nothing_of_it_any_more(tmp_path):
     store = tmp_path / "store"
     running = SimpleNamespace(model_store=store)
     described = {"workers": [], "modelUrl": archive(store / "embed", "batchSize: 4\n").name, "modelVersion": "1.0"}
-    with private_server.of_running(running, described)(tmp_path / "source") as folder:
+    with private_server.running_files(running, described, tmp_path / "source") as folder:
         shutil.rmtree(store)
         assert folder == tmp_path / "source"
         assert private_server.config_in(folder) == {"batchSize": 4}
@@ -87,14 +86,9 @@ def test_a_copy_answers_as_the_server_that_it_is_copied_from(tmp_path):
 def test_the_time_outs_that_hold_are_those_of_the_copy(tmp_path, config):
     """In a YAML that does not say them they would be 120 s, whatever holds for the model."""
     described = {"responseTimeout": 600, "startupTimeout": 300, "batchSize": 1}
-    copy = private_server.PrivateCopy(
-        private_server.of_archive(tmp_path),
-        Bench(),
-        overrides=private_server.timeouts_of(described),
-        properties={"job_queue_size": "7"},
-    )
-    copy._source = archive(tmp_path / "embed", config)
-    copy._server = SimpleNamespace(instance=SimpleNamespace(work_dir=tmp_path / "work"))
+    server = SimpleNamespace(instance=SimpleNamespace(work_dir=tmp_path / "work"))
+    overrides = private_server.timeouts_of(described)
+    copy = private_server.PrivateCopy(server, archive(tmp_path / "embed", config), Bench(), print, overrides)
     folder = copy._folder("tune-1", ModelSettings(1, 8, 50))
     written = yaml.safe_load((folder / "model-config.yaml").read_text())
     assert (written["responseTimeout"], written["startupTimeout"], written["batchSize"]) == (600, 300, 8)

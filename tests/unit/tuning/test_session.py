@@ -23,9 +23,9 @@ from tsbatch.tuning.page import Screen, show, show_ranking
 from tsbatch.tuning.ranking import Traffic
 from tsbatch.tuning.search_space import ModelSettings
 from tsbatch.tuning.session import (
+    SpaceFromHistory,
     TuneConfig,
     TuningTarget,
-    make_search,
     open_journal,
     open_target,
     rank,
@@ -82,7 +82,7 @@ def test_the_screen_says_how_long_it_may_take_and_the_best_so_far(done):
     said = done[3]
     assert "at most 6 min left" in said[0]
     assert any("best so far requests/s" in text for text in said)
-    assert any(text.startswith("the candidate (") for text in said)
+    assert any(text.startswith("candidate (") for text in said)
 
 
 def test_the_result_is_shown(done, capsys):
@@ -206,14 +206,14 @@ def test_offline_needs_answers_that_tell_handler_times(tmp_path):
 def test_the_space_has_no_more_workers_than_the_allowed_memory(tmp_path):
     target = simulated()
     runs = [target.system.measure(target.start)]
-    search = make_search(config(tmp_path, goal=Goal(memory=4.5e8)), target)
+    search = SpaceFromHistory(config(tmp_path, goal=Goal(memory=4.5e8)), target)
     assert search.space(History(start=runs, runs=runs)).workers == [1, 2]
 
 
 def test_the_sampler_is_taken_when_asked_for(tmp_path):
     target = simulated()
     runs = [target.system.measure(target.start)]
-    proposed = make_search(config(tmp_path, search="tpe"), target).propose(History(start=runs, runs=runs))
+    proposed = SpaceFromHistory(config(tmp_path, search="tpe"), target).propose(History(start=runs, runs=runs))
     assert "Optuna" in proposed.why
 
 

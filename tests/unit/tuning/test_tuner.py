@@ -187,7 +187,7 @@ def test_what_no_run_was_left_to_confirm_is_not_told_as_noise():
 def test_a_step_that_is_taken_back_is_told_again_under_its_own_number(tmp_path):
     system, log = Later(rate=by_workers(w1=100, w2=180, w3=300), noise=0.001), Log(tmp_path / "log.txt")
     system.worse = (TWO, THREE)
-    Tuning(system=system, search=Listed(TWO, THREE), goal=Goal(p99=80), start=START, listener=log).run()
+    Tuning(system=system, search=Listed(TWO, THREE), goal=Goal(p99=80), start=START, listeners=[log]).run()
     log.close()
     told = re.findall(r"^Step (\d)|verdict +(.*?):", (tmp_path / "log.txt").read_text(encoding="utf-8"), re.MULTILINE)
     steps = [number or verdict for number, verdict in told]
