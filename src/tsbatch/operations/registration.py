@@ -100,34 +100,34 @@ def register(
         if name := model_name or _name_in(archive, instance):
             _unregister_late(management, name, before, on_progress or (lambda _: None))
         raise
-    who = min((one for one in new if model_name in (None, one.name)), default=None)
-    if who is None:
+    registered = min((one for one in new if model_name in (None, one.name)), default=None)
+    if registered is None:
         raise ServerError(
             f"the server accepted {archive} but does not list it; another client may have unregistered it"
         )
     try:
-        model = management.wait_ready(who.name, who.version, on_progress=on_progress, log=log)
-        replaced = _make_default(management, who) if default else None
+        model = management.wait_ready(registered.name, registered.version, on_progress=on_progress, log=log)
+        replaced = _make_default(management, registered) if default else None
     except BaseException as error:
         # TorchServe would keep restarting its workers for 300 seconds.
         with contextlib.suppress(TsbatchError):
-            management.unregister(who.name, who.version)
+            management.unregister(registered.name, registered.version)
         if isinstance(error, LoadFailed):
             raise with_archive(error, _local(archive, instance), "it is not registered") from None
         raise
     return Registered(model, differences(requested, model), replaced)
 
 
-def _make_default(management: Management, who: ModelVersion) -> str | None:
+def _make_default(management: Management, registered: ModelVersion) -> str | None:
     """Make it the default version and return the previous one, if it was another; a failure restores that."""
-    old: str = management.describe(who.name)["modelVersion"]
-    if old == who.version:
+    old: str = management.describe(registered.name)["modelVersion"]
+    if old == registered.version:
         return None
     try:
-        management.set_default(who.name, who.version)
+        management.set_default(registered.name, registered.version)
     except BaseException:
         with contextlib.suppress(TsbatchError):
-            management.set_default(who.name, old)
+            management.set_default(registered.name, old)
         raise
     return old
 

@@ -17,19 +17,21 @@ GROWTH = 4
 """Factor of the recommended timeout over the one that was too short, if the load time is unknown."""
 
 
-def load_failed(who: str, reason: Reason, model: Mapping[str, Any], archive: Path | None = None) -> LoadFailed:
+def load_failed(
+    model_version: str, reason: Reason, model: Mapping[str, Any], archive: Path | None = None
+) -> LoadFailed:
     """Make the error for a worker that died while loading.
 
     Args:
-        who: the model and its version.
+        model_version: name and version of the model.
         reason: the cause from the logs.
         model: the server's description of the model.
         archive: the archive, if it is on this machine.
     """
     if not reason.timed_out:
-        return LoadFailed(who, reason.text, remedy(reason.text))
+        return LoadFailed(model_version, reason.text, remedy(reason.text))
     timeout = int(model.get("startupTimeout", DEFAULT_STARTUP_TIMEOUT))
-    return LoadFailed(who, *too_slow(timeout, archive), timeout=timeout)
+    return LoadFailed(model_version, *too_slow(timeout, archive), timeout=timeout)
 
 
 def too_slow(timeout: int, archive: Path | None) -> tuple[str, str]:

@@ -241,17 +241,19 @@ class Management:
         while True:
             model = self.describe(name, version)
             ready, wanted = ready_workers(model), model["minWorkers"]
-            who = ModelVersion(name, model["modelVersion"])
+            model_version = ModelVersion(name, model["modelVersion"])
             if ready == wanted == len(model["workers"]):
-                tell(f"{who}: {wanted} workers READY")
+                tell(f"{model_version}: {wanted} workers READY")
                 return model
             ids = {str(worker.get("id")) for worker in model["workers"]}
-            if log is not None and log.died(who.name, who.version, ids):
-                raise load_failed(str(who), cause_of_death(log, who, ids), model)
+            if log is not None and log.died(model_version.name, model_version.version, ids):
+                raise load_failed(str(model_version), cause_of_death(log, model_version, ids), model)
             allowed = timeout if timeout is not None else SECONDS_FOR_PROCESS + model.get("startupTimeout", 120) + 10
             if time.monotonic() - begin > allowed:
-                raise ServerError(f"the model {who} has only {ready} of {wanted} workers READY after {allowed:.0f} s")
-            tell(f"loading {who}: {ready} of {wanted} workers READY")
+                raise ServerError(
+                    f"the model {model_version} has only {ready} of {wanted} workers READY after {allowed:.0f} s"
+                )
+            tell(f"loading {model_version}: {ready} of {wanted} workers READY")
             time.sleep(SECONDS_BETWEEN_LOOKS)
 
     def _call(self, method: str, path: str, *, seconds: float | None = 60, **query: Any) -> Any:
@@ -305,13 +307,15 @@ class Management:
         return ServerError(message)
 
 
-def cause_of_death(log: WorkerLog, who: ModelVersion, ids: Collection[str] | None = None) -> Reason:
+def cause_of_death(log: WorkerLog, model_version: ModelVersion, ids: Collection[str] | None = None) -> Reason:
     """Wait until the log has the reason for a worker's death, and return it."""
     time.sleep(SECONDS_BEFORE_RETRY)
     wait_until(
-        lambda: log.reason(who.name, who.version, ids).certain, SECONDS_FOR_REASON, interval=SECONDS_BETWEEN_LOOKS
+        lambda: log.reason(model_version.name, model_version.version, ids).certain,
+        SECONDS_FOR_REASON,
+        interval=SECONDS_BETWEEN_LOOKS,
     )
-    return log.reason(who.name, who.version, ids)
+    return log.reason(model_version.name, model_version.version, ids)
 
 
 def path_of(name: str, version: str | None = None) -> str:
