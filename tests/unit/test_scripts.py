@@ -52,7 +52,7 @@ class TestVenv:
 
     def test_it_is_made_once(self, venv):
         venv.prepare("dev")
-        assert [step.split()[0] for step in venv.steps] == ["making", "installing", "installing", "installing"]
+        assert [step.split()[0] for step in venv.steps] == ["creating", "installing", "installing", "installing"]
         venv.steps.clear()
         venv.prepare("dev")
         venv.prepare("serve")
@@ -62,7 +62,7 @@ class TestVenv:
         venv.prepare("serve")
         venv.steps.clear()
         venv.prepare("dev")
-        assert not [step for step in venv.steps if "making" in step]
+        assert not [step for step in venv.steps if "creating" in step]
         assert any("tsbatch[dev]" in step for step in venv.steps)
 
     def test_other_versions_are_installed_into_it(self, venv, monkeypatch):
@@ -77,7 +77,7 @@ class TestVenv:
         venv.steps.clear()
         monkeypatch.setattr(venv.sys, "version", "3.99.0")
         venv.prepare("dev")
-        assert venv.steps[0].startswith("making")
+        assert venv.steps[0].startswith("creating")
 
     def test_a_step_that_fails_ends_it_and_is_tried_again(self, venv, monkeypatch):
         def fail(what, command):
