@@ -77,7 +77,7 @@ class TestProbes:
     def short(self, monkeypatch):
         monkeypatch.setattr(probes, "SECONDS_PER_SIZE", 0.01)
 
-    def test_a_handler_of_ours_is_asked_its_own_examples(self, tmp_path):
+    def test_a_batch_handler_gets_its_own_examples(self, tmp_path):
         told = asked(tmp_path, Doubles)
         assert [(one["name"], one["status"]) for one in of(told, "sample")] == [("example 1", 200), ("example 2", 200)]
         assert [one["batch"] for one in of(told, "service")] == [1, 2, 4]
@@ -112,7 +112,7 @@ class TestProbes:
         assert outcome["status"] == 500
         assert "the worker would die" in outcome["reason"]
 
-    def test_what_could_not_be_done_is_said(self, tmp_path):
+    def test_what_could_not_be_tested_is_reported(self, tmp_path):
         assert of(asked(tmp_path, AllOrNothing), "unable")[0]["why"] == "there are no samples"
         told = asked(tmp_path, AllOrNothing, [sample("bad", b"1", JSON)])
         assert of(told, "sample")[0]["reason"] == "Prediction failed"
@@ -208,7 +208,7 @@ class TestFreshProcess:
         assert err == ""
         assert not state.exists()
 
-    def test_a_killed_process_is_told_by_its_exit_code(self, make_mar, state):
+    def test_a_killed_process_is_reported_by_its_exit_code(self, make_mar, state):
         made = make_mar(STOCK.format(initialize="import os; os.kill(os.getpid(), 9)"))
         failure = check(made).failure
         assert failure.cause == "the process ended while loading (exit code 137, phase: initialize)"

@@ -95,7 +95,7 @@ def test_scaling_asks_for_metrics_that_are_emitted(facts, foreign):
     assert names == {"ts_queue_latency_microseconds"}
 
 
-def test_a_fixed_number_of_pods_asks_nobody(facts):
+def test_a_fixed_number_of_pods_has_no_autoscaling(facts):
     manifest = manifest_of(facts, scaling=Scaling(2, 2))
     predictor = manifest["spec"]["predictor"]
     assert (predictor["minReplicas"], predictor["maxReplicas"]) == (2, 2)
@@ -104,7 +104,7 @@ def test_a_fixed_number_of_pods_asks_nobody(facts):
 
 
 @pytest.mark.parametrize(
-    "wrong, said",
+    "wrong, message",
     [
         ({"name": "Embed"}, "--name 'Embed'"),
         ({"name": "e" * (MAX_NAME_LENGTH + 1)}, "at most 53"),
@@ -114,8 +114,8 @@ def test_a_fixed_number_of_pods_asks_nobody(facts):
         ({"image": "a b"}, "--image 'a b'"),
     ],
 )
-def test_what_kubernetes_would_refuse_is_refused(wrong, said):
-    with pytest.raises(UsageError, match=said):
+def test_what_kubernetes_would_refuse_is_refused(wrong, message):
+    with pytest.raises(UsageError, match=message):
         ServiceOptions(**{"name": "m", "image": "m:1", **wrong})
 
 

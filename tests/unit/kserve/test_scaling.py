@@ -49,6 +49,6 @@ def test_what_is_no_address_of_prometheus(address):
         Scaling.parse("1:4", prometheus=address)
 
 
-def test_a_range_needs_somebody_to_ask():
+def test_a_range_needs_prometheus():
     with pytest.raises(UsageError, match="--replicas 1:4 needs --prometheus"):
         Scaling.parse("1:4")

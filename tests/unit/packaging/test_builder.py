@@ -268,7 +268,7 @@ def test_a_file_and_a_folder_of_one_name_collide(tmp_path, model):
         embedding(model, extra=[folder])
 
 
-def test_the_folder_s_own_config_is_completed_and_said(tmp_path, model):
+def test_the_folder_s_own_config_is_completed_and_noted(tmp_path, model):
     (model / "model-config.yaml").write_text("batchSize: 4\nhandler: {a: 1}\n", encoding="utf-8")
     archive = embedding(model, config=ModelConfig(batch_size=8))
     assert (archive.config["batchSize"], archive.config["handler"]) == (8, {"a": 1})

@@ -45,7 +45,7 @@ def test_what_is_needed_is_what_the_project_says():
     assert set(NEEDED) == here - FROM_SERVER | {"safetensors"}
 
 
-def test_the_worker_side_is_in_and_the_rest_is_not(bundled):
+def test_only_what_a_worker_needs_is_in_it(bundled):
     names = set(bundled.files)
     assert {"tsbatch/handler.py", "tsbatch/models/loading.py", "tsbatch/metrics.yaml"} < names
     assert {"tsbatch/tasks/tensor.py", "tsbatch/tasks/text/handler.py", "tsbatch/tasks/text/__init__.py"} < names
@@ -101,7 +101,7 @@ def test_this_process_keeps_its_own(tmp_path):
         assert "tsbatch" in sys.modules
 
 
-def test_another_python_is_told(monkeypatch):
+def test_another_python_is_reported(monkeypatch):
     class Made:
         MADE_FOR = "cpython-2.7 vax"
 

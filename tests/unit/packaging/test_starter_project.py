@@ -72,14 +72,14 @@ def test_the_weights_are_those_that_its_training_makes(made):
 def test_another_name_and_another_folder(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["new", os.path.join(".", "iris-2"), "--json"]) == 0  # noqa: PTH118 - as a person writes it
-    told = json.loads(capsys.readouterr().out)
-    assert (told["name"], told["class"], told["files"]) == ("iris-2", "Iris2Handler", FILES)
+    output = json.loads(capsys.readouterr().out)
+    assert (output["name"], output["class"], output["files"]) == ("iris-2", "Iris2Handler", FILES)
     assert "--name iris-2" in (tmp_path / "iris-2" / "README.md").read_text()
     assert main(["new", "other"]) == 0
     assert "next: cd other && pytest && tsbatch package --name other" in capsys.readouterr().out
 
 
-def test_who_has_no_pytest_is_told(tmp_path, monkeypatch, capsys):
+def test_a_missing_pytest_is_reported(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["new", "one"]) == 0
     assert "pytest" not in capsys.readouterr().err
@@ -117,5 +117,5 @@ def test_a_failure_leaves_nothing(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_template_is_code_of_ours():
+def test_no_template_is_a_python_file():
     assert not list(TEMPLATES.rglob("*.py"))

@@ -98,7 +98,7 @@ def test_no_message_tells_what_may_be_secret(url):
     assert "pass@" not in str(caught.value)
 
 
-def test_a_broken_download_is_told_by_its_address(tmp_path):
+def test_a_broken_download_is_named_by_its_url(tmp_path):
     (tmp_path / "m.mar").write_text("no zip")
     with served(tmp_path) as address, pytest.raises(UsageError, match=rf"^{address}/m\.mar: neither a \.mar nor"):
         describe(f"{address}/m.mar")
@@ -148,7 +148,7 @@ def test_a_folder_that_was_changed_is_refused(tmp_path):
         ("http://[", "neither a path nor a URL"),
     ],
 )
-def test_what_cannot_be_fetched_is_said_in_one_line(uri, says):
+def test_what_cannot_be_fetched_is_reported_in_one_line(uri, says):
     with pytest.raises(UsageError, match=says) as caught, fetched(uri):
         pass
     assert "\n" not in str(caught.value)

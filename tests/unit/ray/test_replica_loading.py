@@ -65,7 +65,7 @@ def test_its_own_modules_are_found(tmp_path):
         (DOUBLES.replace("return lambda numbers: 2 * numbers", "1 / 0"), "load_model raised ZeroDivisionError"),
     ],
 )
-def test_what_is_no_batch_handler_is_said_in_one_line(tmp_path, source, says):
+def test_what_is_no_batch_handler_is_reported_in_one_line(tmp_path, source, says):
     with pytest.raises(LoadError, match=says) as caught:
         loaded(tmp_path, source)
     assert "\n" not in str(caught.value)

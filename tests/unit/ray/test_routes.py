@@ -87,7 +87,7 @@ def test_open_inference(ask, path):
         ("DELETE", "/predictions/m", 405, "MethodNotAllowedException"),
     ],
 )
-def test_what_is_not_there_is_told_as_torchserve_tells_it(ask, method, path, status, kind):
+def test_errors_have_the_form_of_torchserve(ask, method, path, status, kind):
     answer = ask(method, path, 1)
     assert answer.status == status
     assert (answer.json()["code"], answer.json()["type"]) == (status, kind)
