@@ -47,7 +47,7 @@ def top_command(
         samples = _samples(source, model, seconds, once=once)
         if json:
             for rows in samples:
-                emit_json({"schema": SCHEMA, "seconds": seconds, "models": [row.to_json() for row in rows]})
+                emit_json({"schema": SCHEMA, "seconds": seconds, "models": rows})
         elif once or not out.is_terminal:
             for rows in samples:
                 table(COLUMNS, [cells(row) for row in rows])

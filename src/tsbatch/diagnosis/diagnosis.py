@@ -1,9 +1,9 @@
-"""A whole diagnosis: the split, the regime, and what to do next. Everything that measures ends here."""
+"""A complete diagnosis: latency breakdown, regime, pitfalls and advice, from any source of measurements."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from tsbatch.bench.request_table import Samples
@@ -11,8 +11,8 @@ from tsbatch.diagnosis.advice import Advice, advise
 from tsbatch.diagnosis.evidence import Evidence, evidence_of
 from tsbatch.diagnosis.latency_breakdown import Split, split
 from tsbatch.diagnosis.model_facts import Known
-from tsbatch.diagnosis.pitfalls import traps
-from tsbatch.diagnosis.regimes import Finding, find
+from tsbatch.diagnosis.pitfalls import find_pitfalls
+from tsbatch.diagnosis.regimes import Finding, find_regime
 from tsbatch.errors import UsageError
 
 SCHEMA: Final = 1
@@ -20,19 +20,19 @@ SCHEMA: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What is wrong with one model under one load, and what to do.
+    """The diagnosis of one model under one load.
 
     Attributes:
-        source: where the numbers come from.
-        known: what was known beside them.
-        split: where the time went.
+        source: where the measurements come from.
+        known: facts known in addition to the requests.
+        split: the latency breakdown.
         evidence: the figures.
         finding: the regime and its reasons.
-        traps: what else the figures show.
+        pitfalls: what else the figures show.
         advice: the next single change.
-        remarks: what limits these figures.
-        samples: the requests behind it; None where only sums are known.
-        share: how much of all requests they are.
+        remarks: limitations of these figures.
+        samples: the requests; None if only sums are known.
+        share: share of all requests that the samples are.
     """
 
     source: str
@@ -40,14 +40,14 @@ class Diagnosis:
     split: Split
     evidence: Evidence
     finding: Finding
-    traps: Sequence[str]
+    pitfalls: Sequence[str]
     advice: Advice
     remarks: Sequence[str] = ()
     samples: Samples | None = None
     share: float = 1.0
 
     def to_json(self) -> dict[str, Any]:
-        """As one JSON object, its schema included."""
+        """Return one JSON object, schema included."""
         return {
             "schema": SCHEMA,
             "kind": "diagnosis",
@@ -57,11 +57,11 @@ class Diagnosis:
             "regime": self.finding.regime.value,
             "dominant": self.finding.dominant,
             "headline": self.finding.headline,
-            "evidence": {**self.evidence.to_json(), "said": list(self.finding.evidence)},
-            "split": self.split.to_json(),
-            "traps": list(self.traps),
+            "evidence": {**asdict(self.evidence), "said": list(self.finding.evidence)},
+            "split": asdict(self.split),
+            "traps": list(self.pitfalls),
             "advice": self.advice.to_json(self.known.model, self.known.engine),
-            "known": self.known.to_json(),
+            "known": asdict(self.known),
             "remarks": list(self.remarks),
         }
 
@@ -79,38 +79,38 @@ def diagnose(
 
     Args:
         samples: its requests.
-        known: what is known beside them.
-        source: where they come from, for the reader.
-        seconds: how long it took, when the requests are only a sample.
-        share: how much of all requests they are.
-        remarks: what limits them.
+        known: facts known in addition to them.
+        source: where they come from, for messages.
+        seconds: duration, if the requests are only a sample.
+        share: share of all requests that the samples are.
+        remarks: limitations of the samples.
 
     Raises:
-        UsageError: no request was answered with its split known.
+        UsageError: no request was answered with a known latency breakdown.
     """
     answered = samples.ok & (samples.handler == samples.handler)
     if not answered.any():
         raise UsageError(
-            f"{source or 'the samples'}: of {len(samples)} requests none was answered well and told its queue wait, "
+            f"{source or 'the samples'}: none of {len(samples)} requests has a good answer with known queue wait, "
             "assembly wait and handler time; send X-Request-Start to a tsbatch handler, or diagnose the log folder"
         )
     evidence = evidence_of(samples, known, seconds=seconds, share=share)
-    found = concluded(evidence, known, split(samples, share=share), source=source, remarks=remarks)
+    found = conclude(evidence, known, split(samples, share=share), source=source, remarks=remarks)
     return replace(found, samples=samples, share=share)
 
 
-def concluded(
+def conclude(
     evidence: Evidence, known: Known, parts: Split, *, source: str = "", remarks: Sequence[str] = ()
 ) -> Diagnosis:
-    """The diagnosis that this evidence leads to."""
-    finding = find(evidence)
+    """Derive the diagnosis from this evidence."""
+    finding = find_regime(evidence)
     return Diagnosis(
         source=source,
         known=known,
         split=parts,
         evidence=evidence,
         finding=finding,
-        traps=traps(finding.regime, evidence, known),
+        pitfalls=find_pitfalls(finding.regime, evidence, known),
         advice=advise(finding.regime, evidence, known),
         remarks=remarks,
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -79,10 +79,6 @@ class Evidence:
         """Which share of the mean latency a part is."""
         value: float = getattr(self, part)
         return value / self.latency if self.latency else 0.0
-
-    def to_json(self) -> dict[str, Any]:
-        """As one JSON object."""
-        return asdict(self)
 
 
 def evidence_of(samples: Samples, known: Known, *, seconds: float | None = None, share: float = 1.0) -> Evidence:

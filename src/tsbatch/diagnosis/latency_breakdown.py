@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -76,10 +76,6 @@ class Split:
             KeyError: there is none.
         """
         return {part.name: part for part in (*self.parts, *self.stages)}[name]
-
-    def to_json(self) -> dict[str, Any]:
-        """As one JSON object."""
-        return asdict(self)
 
 
 def split(samples: Samples, *, share: float = 1.0, windows: int = WINDOWS) -> Split:

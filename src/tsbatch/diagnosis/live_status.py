@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -60,10 +60,6 @@ class Row:
     ready: int
     wanted: int
     memory: int | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """As one JSON object."""
-        return asdict(self)
 
 
 class LogTail:

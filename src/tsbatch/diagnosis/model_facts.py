@@ -1,29 +1,29 @@
-"""What is known of a model beside its requests: its settings, and what its machine has room for."""
+"""Facts about a model in addition to its requests: its settings and the capacity of its machine."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """Settings and room; None is unknown.
+    """Settings and capacity; None if unknown.
 
     Attributes:
-        model, version: which model.
-        workers: how many it has.
-        batch_size, max_batch_delay: as TorchServe uses them; the delay in ms.
-        queue_size: requests that may wait (jobQueueSize).
-        cores: that the server may use.
-        worker_memory: bytes that one more worker takes for itself.
-        free_memory: bytes that are free on its machine.
-        worker_gpu_memory: share of a GPU's memory that one worker holds, 0 to 1.
-        gpus: that its machine has.
-        worker_cores: cores that one worker keeps busy while it is in its handler.
+        model, version: the model.
+        workers: number of its workers.
+        batch_size, max_batch_delay: the effective settings; the delay in ms.
+        queue_size: maximum number of queued requests (jobQueueSize).
+        cores: cores available to the server.
+        worker_memory: private memory of one more worker, bytes.
+        free_memory: free memory of its machine, bytes.
+        worker_gpu_memory: share of a GPU's memory that one worker uses, 0 to 1.
+        gpus: number of GPUs of its machine.
+        worker_cores: cores that one worker uses while it is in its handler.
         threads: torch threads of one worker.
-        engine: ``ray`` where Ray Serve answers; TorchServe otherwise.
+        engine: ``ray`` for Ray Serve, otherwise TorchServe.
     """
 
     model: str = ""
@@ -41,21 +41,22 @@ class Known:
     threads: int | None = None
     engine: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """As one JSON object."""
-        return asdict(self)
+    @property
+    def name(self) -> str:
+        """Name and version of the model for people."""
+        return f"{self.model} {self.version}".strip() or "the model"
 
     @classmethod
     def of_described(cls, model: Mapping[str, Any], **more: Any) -> Known:
-        """From what ``GET /models/NAME`` says of one version.
+        """Read one entry of the answer to ``GET /models/NAME``.
 
         Args:
-            model: the answer's entry.
-            more: what else is known.
+            model: the entry.
+            more: further facts.
         """
         queue = model.get("jobQueueStatus") or {}
         size = sum(queue[key] for key in ("remainingCapacity", "pendingRequests") if key in queue)
-        # -10000 and the like come from registering with a JSON body (RegisterModelRequest.java).
+        # Registering with a JSON body gives values like -10000 (RegisterModelRequest.java).
         delay = model.get("maxBatchDelay")
         return cls(
             model=model.get("modelName", ""),

@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import httpx
 
 from tsbatch.bench.request_table import STAGES
-from tsbatch.diagnosis.diagnosis import Diagnosis, concluded
+from tsbatch.diagnosis.diagnosis import Diagnosis, conclude
 from tsbatch.diagnosis.evidence import Evidence
 from tsbatch.diagnosis.latency_breakdown import PARTS, Part, Split
 from tsbatch.diagnosis.model_facts import Known
@@ -125,9 +125,9 @@ def between(before: Scrape, after: Scrape, *, model: str | None, known: Known, s
         told = ", ".join(sorted(after.models)) or "none: is metrics_mode=prometheus set in config.properties?"
         raise UsageError(f"{source}: {name} answered nothing while it was watched; models there: {told}")
     evidence, apart = _evidence(grown, after.at - before.at, known)
-    known = Known(**{**known.to_json(), "model": name})
+    known = replace(known, model=name)
     remarks = [MEANS_ONLY] if apart else [MEANS_ONLY, NOT_APART]
-    return concluded(evidence, known, _split(evidence, grown), source=source, remarks=remarks)
+    return conclude(evidence, known, _split(evidence, grown), source=source, remarks=remarks)
 
 
 def _busiest(before: Scrape, after: Scrape, source: str) -> str:

@@ -1,4 +1,4 @@
-"""Which of a few regimes a model is in, with the evidence in numbers."""
+"""Classify a model under load into one of a few regimes, with the evidence in numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tsbatch.diagnosis.latency_breakdown import PARTS
 
 
 class Regime(str, Enum):
-    """What a request's time is made of, and why."""
+    """What dominates the latency of the requests."""
 
     IDLE = "idle"
     QUEUE = "queue-bound"
@@ -34,19 +34,19 @@ BOUND_BY: Final = {
 }
 
 REFUSED: Final = 0.01
-"""From this share of refused requests on the queue is full, whatever the others waited for."""
+"""Share of refused requests from which on the queue is full, whatever the other requests waited for."""
 
 ALONE: Final = 0.95
-"""From this share of requests on that met no other, nobody competes for anything."""
+"""Share of requests without any other in flight from which on nothing competes."""
 
-NEXT_AT_ONCE: Final = 0.5
-"""A client that sends its next request when the last was answered has one on its way nearly all the time."""
+SEQUENTIAL_IN_FLIGHT: Final = 0.5
+"""Requests in flight from which on a sequential client, which nearly always has one in flight, is assumed."""
 
 IDLE_BUSY: Final = 0.3
-"""Below this, workers mostly have nothing to do."""
+"""Below this share of busy time the workers are mostly idle."""
 
 DUE: Final = 0.05
-"""A part below this share of the latency is not worth a change."""
+"""A part with a smaller share of the latency is not worth a change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +54,10 @@ class Finding:
     """A regime with its reasons.
 
     Attributes:
-        regime: which.
+        regime: the regime.
         dominant: the largest part of the latency.
-        headline: what happens, in one sentence.
-        evidence: sentences with the numbers.
+        headline: an explanation in one sentence.
+        evidence: lines with the figures.
     """
 
     regime: Regime
@@ -66,71 +66,61 @@ class Finding:
     evidence: Sequence[str]
 
 
-def find(evidence: Evidence) -> Finding:
-    """The regime that this evidence shows."""
+def find_regime(evidence: Evidence) -> Finding:
+    """Return the regime that this evidence shows."""
     dominant = max(PARTS, key=evidence.share)
-    regime = _regime(evidence, dominant)
-    return Finding(regime, dominant, _headline(regime, evidence), _sentences(evidence))
-
-
-def _regime(evidence: Evidence, dominant: str) -> Regime:
     if evidence.refused >= REFUSED:
-        return Regime.FULL
-    if evidence.alone is not None and evidence.alone >= ALONE:
-        return Regime.SEQUENTIAL if evidence.in_flight >= NEXT_AT_ONCE else Regime.IDLE
-    if dominant == "handler" and evidence.busy < IDLE_BUSY and evidence.share("queue") < DUE:
-        return Regime.IDLE
-    return BOUND_BY[dominant]
+        regime = Regime.FULL
+    elif evidence.alone is not None and evidence.alone >= ALONE:
+        regime = Regime.SEQUENTIAL if evidence.in_flight >= SEQUENTIAL_IN_FLIGHT else Regime.IDLE
+    elif dominant == "handler" and evidence.busy < IDLE_BUSY and evidence.share("queue") < DUE:
+        regime = Regime.IDLE
+    else:
+        regime = BOUND_BY[dominant]
+    return Finding(regime, dominant, _headline(regime, evidence), _figures(evidence))
 
 
 def _headline(regime: Regime, evidence: Evidence) -> str:
     latency = f"{evidence.latency:.0f} ms"
     return {
-        Regime.IDLE: f"The workers are idle {_percent(1 - evidence.busy)} of the time: a request's {latency} are its "
-        f"own {evidence.handler:.0f} ms in the handler and {evidence.assembly:.0f} ms of waiting for company.",
+        Regime.IDLE: f"The workers are idle {_percent(1 - evidence.busy)} of the time: the mean latency of {latency} "
+        f"includes {evidence.handler:.0f} ms in the handler and {evidence.assembly:.0f} ms of waiting for other "
+        "requests.",
         Regime.QUEUE: f"Requests wait for a free worker: {evidence.queue:.0f} of {latency} are queue wait.",
         Regime.ASSEMBLY: f"Requests wait for their batch to fill: {evidence.assembly:.0f} of {latency} are assembly "
         f"wait, and {_percent(1 - (evidence.full or 0))} of the batches leave without being full.",
-        Regime.COMPUTE: f"The handler itself takes the time: {evidence.handler:.0f} of {latency}.",
+        Regime.COMPUTE: f"The handler takes most of the time: {evidence.handler:.0f} of {latency}.",
         Regime.FULL: f"The queue is full: {_percent(evidence.refused)} of the requests are answered with 503 before "
-        "any worker sees them.",
-        Regime.SEQUENTIAL: "One client sends its next request only when the last was answered, so no batch can ever "
-        f"hold more than one; {evidence.assembly:.0f} of {latency} are spent waiting for others.",
-        Regime.OUTSIDE: f"Most of the time passes outside every wait and the handler: {evidence.outside:.0f} of "
-        f"{latency}: on the network, in the client, or in TorchServe writing the answers.",
+        "they reach a worker.",
+        Regime.SEQUENTIAL: "A single client sends its next request only after the previous answer, so a batch can "
+        f"never hold more than one request; {evidence.assembly:.0f} of {latency} are spent waiting for others.",
+        Regime.OUTSIDE: f"Most of the time is neither a wait nor in the handler: {evidence.outside:.0f} of "
+        f"{latency} are spent on the network, in the client, or in TorchServe writing the answers.",
     }[regime]
 
 
-def _sentences(evidence: Evidence) -> list[str]:
-    rate = f"{evidence.rate:.1f} good answers/s, {_percent(evidence.failed)} failed"
+def _figures(evidence: Evidence) -> list[str]:
     parts = (f"{name} {getattr(evidence, name):.1f} ms ({_percent(evidence.share(name))})" for name in PARTS)
-    said = [
+    workers = f"{evidence.workers} worker{'s' * (evidence.workers > 1)}"
+    rate = f"{evidence.rate:.1f} good answers/s, {_percent(evidence.failed)} failed"
+    lines = [
         f"{evidence.requests} requests in {evidence.seconds:.1f} s: {rate}",
         f"{', '.join(parts)} of {evidence.latency:.1f} ms",
-        f"{_workers(evidence.workers)} in the handler {_percent(evidence.busy)} of the time"
+        f"{workers} in the handler {_percent(evidence.busy)} of the time"
         + (f", {evidence.at_once:.1f} at once while any is" if evidence.at_once and evidence.workers > 1 else ""),
-        f"{evidence.in_flight:.1f} requests on their way at once"
-        + (f", {_percent(evidence.alone)} met no other" if evidence.alone is not None else ""),
+        f"{evidence.in_flight:.1f} requests in flight on average"
+        + (f", {_percent(evidence.alone)} of the requests met no other" if evidence.alone is not None else ""),
     ]
     if evidence.batch:
-        said.append(_batches(evidence))
+        size = evidence.batch_size or f"more than {evidence.largest}"
+        full = _percent(evidence.full or 0)
+        line = f"{evidence.batch:.1f} requests per batch (batchSize {size}), {full} of them full"
+        if evidence.held is not None and (evidence.full or 0) < 1:
+            line += f"; the others were held {evidence.held:.0f} ms"
+        lines.append(line + (f" (maxBatchDelay {evidence.delay:.0f})" if evidence.delay is not None else ""))
     if evidence.cost:
-        said.append(f"a batch of n takes {evidence.cost.fixed:.1f} + {evidence.cost.each:.1f} n ms in the handler")
-    return said
-
-
-def _batches(evidence: Evidence) -> str:
-    size = evidence.batch_size or f"more than {evidence.largest}"
-    text = f"{evidence.batch:.1f} requests a batch (batchSize {size}), {_percent(evidence.full or 0)} of them full"
-    if evidence.held is not None and (evidence.full or 0) < 1:
-        text += f"; the others were held {evidence.held:.0f} ms"
-    if evidence.delay is not None:
-        text += f" (maxBatchDelay {evidence.delay:.0f})"
-    return text
-
-
-def _workers(count: int) -> str:
-    return f"{count} worker" + ("s" if count > 1 else "")
+        lines.append(f"a batch of n takes {evidence.cost.fixed:.1f} + {evidence.cost.each:.1f} n ms in the handler")
+    return lines
 
 
 def _percent(share: float) -> str:

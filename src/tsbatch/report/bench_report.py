@@ -14,9 +14,10 @@ from tsbatch.bench.result_tables import failures, notes, number, processes, rate
 from tsbatch.bench.summary import timed_out
 from tsbatch.diagnosis.data_sources import in_a_row, of_result
 from tsbatch.diagnosis.diagnosis import Diagnosis
+from tsbatch.diagnosis.explanation import next_step, reasons
 from tsbatch.errors import UsageError
 from tsbatch.report.charts import line_figure
-from tsbatch.report.diagnosis_report import next_change, time_parts
+from tsbatch.report.diagnosis_report import time_parts
 from tsbatch.report.document import Part, Report, Section, Words
 from tsbatch.report.request_figures import POINTED, over_time
 from tsbatch.report.tables import pairs, raw, settings_of_target
@@ -43,7 +44,7 @@ def report_of_bench(result: BenchResult) -> Report:
         lead=[headline(result), *lead, *(f"Note: {note}" for note in notes(result.summary))],
         facts=_facts(result.summary[-1]),
         sections=[
-            *([Section("What to do next", next_change(diagnosis))] if diagnosis else []),
+            *([Section("Next step", [*next_step(diagnosis), *reasons(diagnosis)])] if diagnosis else []),
             *([Section("Step by step", _steps(result.summary))] if len(result.summary) > 1 else []),
             Section(f"Where the time goes{several}", _time(samples, runs, float(result.plan["timeout"]))),
             Section("Figures", [table for table in tables if table is not None]),

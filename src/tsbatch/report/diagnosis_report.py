@@ -1,4 +1,4 @@
-"""The report of a diagnosis, and the part of it that a load test's report has too."""
+"""The report of a diagnosis."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from tsbatch.bench.result_tables import number
 from tsbatch.bench.statistics import percentiles
 from tsbatch.bench.target import environment
 from tsbatch.diagnosis.diagnosis import Diagnosis
-from tsbatch.report.document import Part, Report, Section, Words
+from tsbatch.diagnosis.explanation import next_step, reasons
+from tsbatch.report.document import Part, Report, Section
 from tsbatch.report.latency_figures import latency_split, mean_split, stage_split
 from tsbatch.report.request_figures import batch_sizes, distribution, over_time, padding
 from tsbatch.report.tables import pairs, raw, settings_of_diagnosis
@@ -21,21 +22,20 @@ def report_of_diagnosis(diagnosis: Diagnosis, wastes: Mapping[str, float] | None
     """The report of a diagnosis.
 
     Args:
-        diagnosis: what was found.
-        wastes: the padding that was reported, 0 to 1, by where.
+        diagnosis: the diagnosis.
+        wastes: the reported padding waste, 0 to 1, by name of the measurement.
     """
-    known, evidence = diagnosis.known, diagnosis.evidence
-    who = f"{known.model} {known.version}".strip() or "the model"
+    name, evidence = diagnosis.known.name, diagnosis.evidence
     samples = diagnosis.samples
-    machine = pairs("The machine that made this report", environment())
+    machine = pairs("Machine that made this report", environment())
     failed = ("failed", f"{evidence.failed:.1%}")
     return Report(
-        title=f"tsbatch diagnose: {who}",
-        headline=f"{who}: {diagnosis.finding.regime}. {diagnosis.finding.headline}",
+        title=f"tsbatch diagnose: {name}",
+        headline=f"{name}: {diagnosis.finding.regime}. {diagnosis.finding.headline}",
         lead=[f"From {diagnosis.source}: {evidence.requests} requests in {evidence.seconds:.1f} s."],
         facts=[("requests/s", number(evidence.rate) or ""), *latency_facts(samples), failed],
         sections=[
-            Section("What to do next", next_change(diagnosis)),
+            Section("Next step", [*next_step(diagnosis), *reasons(diagnosis)]),
             Section("Where the time goes", _time(diagnosis, wastes or {})),
             Section("Settings and environment", [settings_of_diagnosis(diagnosis), machine]),
             *([] if samples is None else [Section("Raw", [raw(samples)])]),
@@ -54,11 +54,11 @@ def _time(diagnosis: Diagnosis, wastes: Mapping[str, float]) -> list[Part]:
 
 
 def time_parts(samples: Samples, counted: Samples, wastes: Mapping[str, float]) -> list[Part]:
-    """The figures of where the time went.
+    """The charts of where the time went.
 
     Args:
         samples: the requests.
-        counted: those of them whose latency counts.
+        counted: the requests whose latency counts.
         wastes: see :func:`tsbatch.report.request_figures.padding`.
     """
     found = [latency_split(samples), stage_split(samples), distribution(counted), batch_sizes(samples), padding(wastes)]
@@ -66,27 +66,8 @@ def time_parts(samples: Samples, counted: Samples, wastes: Mapping[str, float]) 
 
 
 def latency_facts(samples: Samples | None) -> list[tuple[str, str]]:
-    """P50 and P99 of the good answers, where they are known."""
+    """P50 and P99 of the good answers, if known."""
     if samples is None:
         return []
     figures = percentiles(samples.latency[samples.ok & ~np.isnan(samples.latency)])
     return [(name, f"{number(figures[key])} ms") for name, key in (("P50", "p50"), ("P99", "p99")) if key in figures]
-
-
-def next_change(diagnosis: Diagnosis) -> list[Part]:
-    """The advice with its evidence."""
-    advice, change = diagnosis.advice, diagnosis.advice.change
-    code = ""
-    if change is not None:
-        command = change.command(diagnosis.known.model or "MODEL", diagnosis.known.engine)
-        code = f"{command}\n\n" if command else ""
-        code += f"# or in model-config.yaml:\n{change.yaml()}"
-    parts = [
-        Words(title=f"Next single change: {change or 'none'}", lines=[advice.why], code=code),
-        Words(title="What would prove it wrong", lines=[advice.disproof]),
-        Words(title="Evidence", lines=diagnosis.finding.evidence),
-        Words(title="Mind", lines=diagnosis.traps),
-        Words(title="What not to touch meanwhile", lines=[", ".join(advice.leave)] if advice.leave else []),
-        Words(title="About these figures", lines=diagnosis.remarks),
-    ]
-    return [part for part in parts if part.lines]

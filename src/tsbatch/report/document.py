@@ -1,4 +1,4 @@
-"""What a report consists of; what it looks like is the matter of :mod:`tsbatch.report.html_page`.
+"""The content of a report; :mod:`tsbatch.report.html_page` renders it.
 
 ::
 
@@ -14,34 +14,19 @@ from typing import ClassVar
 from markupsafe import Markup
 
 from tsbatch.bench.result_tables import Table
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Words:
-    """Sentences, and lines to copy.
-
-    Attributes:
-        title: a heading above them; empty for none.
-        lines: one paragraph each.
-        code: lines for a shell or a file.
-    """
-
-    kind: ClassVar[str] = "words"
-    title: str = ""
-    lines: Sequence[str] = ()
-    code: str = ""
+from tsbatch.diagnosis.explanation import Words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A chart, and the same as a table.
+    """A chart and its data as a table.
 
     Attributes:
-        title: what it shows.
-        note: what to see in it, in words.
+        title: its heading.
+        note: an explanation of the chart.
         chart: an ``<svg>``.
-        legend: for each colour its class in the style sheet and its name.
-        columns, rows: what is drawn, as a table.
+        legend: style sheet class and name of each colour.
+        columns, rows: the data as a table.
     """
 
     kind: ClassVar[str] = "figure"
@@ -53,12 +38,14 @@ class Figure:
     rows: Sequence[Sequence[object]]
 
 
+__all__ = ["Figure", "Part", "Report", "Section", "Table", "Words"]
+
 Part = Words | Table | Figure
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Parts under one heading."""
+    """Parts under a common heading."""
 
     title: str
     parts: Sequence[Part]
@@ -69,11 +56,11 @@ class Report:
     """A whole report.
 
     Attributes:
-        title: for the browser's tab.
-        headline: the finding, in a sentence.
-        lead: what to read next, one paragraph each.
-        facts: the few figures that matter, each with its name.
-        sections: the rest, in reading order.
+        title: for the browser tab.
+        headline: the result in one sentence.
+        lead: introductory paragraphs.
+        facts: name and value of the most important figures.
+        sections: everything else, in reading order.
     """
 
     title: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, Final
 
 import numpy as np
@@ -43,7 +44,7 @@ def settings_of_target(target: Mapping[str, Any]) -> Table | Words:
 
 def settings_of_diagnosis(diagnosis: Diagnosis) -> Table | Words:
     """What was known beside the requests, and what the requests themselves show."""
-    known, evidence = diagnosis.known.to_json(), diagnosis.evidence
+    known, evidence = asdict(diagnosis.known), diagnosis.evidence
     seen = {"batch_size": evidence.batch_size, "max_batch_delay": evidence.delay}
     rows = []
     for field, (name, source) in BY_KNOWN.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -46,8 +46,8 @@ class Observation:
         return {
             "knobs": self.settings.to_json(),
             "figures": self.figures.to_json(),
-            "known": self.known.to_json(),
-            "evidence": None if self.evidence is None else self.evidence.to_json(),
+            "known": asdict(self.known),
+            "evidence": None if self.evidence is None else asdict(self.evidence),
             "service": None if self.service is None else self.service.to_json(),
             "doubts": dict(self.doubts),
             "session": self.session,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from tsbatch.diagnosis.advice import Setting, advise
-from tsbatch.diagnosis.regimes import find
+from tsbatch.diagnosis.regimes import find_regime
 from tsbatch.tuning.history import History, Hypothesis
 from tsbatch.tuning.objective import EXACT, TINY, WORDS, Aim, Figures, Goal, Limit, merit, shown
 from tsbatch.tuning.ranking import Ranking, Traffic
@@ -107,7 +107,7 @@ class _View:
         self.steps = history.since_last_kept()
         self.weary = Counter(step.hypothesis.setting for step in self.steps)
         evidence = self.latest.evidence
-        self.finding = None if evidence is None else find(evidence)
+        self.finding = None if evidence is None else find_regime(evidence)
         self.advice = None
         if evidence is not None and self.finding is not None:
             self.advice = advise(self.finding.regime, evidence, self.latest.known)

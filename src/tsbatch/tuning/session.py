@@ -6,7 +6,7 @@ import contextlib
 import functools
 import hashlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -194,7 +194,7 @@ class SpaceFromHistory:
     def space(self, history: History) -> Space:
         """Return the values to try."""
         memory = None if self.config.goal.memory is None else int(self.config.goal.memory)
-        known = history.start[-1].known.to_json()
+        known = asdict(history.start[-1].known)
         return space_around(self.target.start, known, memory=memory, threads=self.target.threads)
 
     def propose(self, history: History) -> Hypothesis | None:

@@ -23,7 +23,7 @@ def test_for_a_person(folder, capsys):
     assert main(["diagnose", str(folder)]) == FINE
     out, said = capsys.readouterr()
     lines = out.splitlines()
-    assert lines[0].startswith("m 1.0: sequential client. One client sends its next request only when the last")
+    assert lines[0].startswith("m 1.0: sequential client. A single client sends its next request only after")
     assert "Next single change: maxBatchDelay 100 → 1" in lines
     assert "    tsbatch reconfigure m --max-batch-delay 1" in lines
     assert "    maxBatchDelay: 1" in lines
@@ -48,7 +48,7 @@ def test_as_a_page(folder, tmp_path):
     page = tmp_path / "report.html"
     assert main(["diagnose", str(folder), "--html", str(page)]) == FINE
     text = page.read_text(encoding="utf-8")
-    assert "m 1.0: sequential client. One client sends" in text
+    assert "m 1.0: sequential client. A single client sends" in text
     assert "25.0% of the computed lengths were padding" in text
 
 

@@ -1,4 +1,4 @@
-"""Regime, advice and traps together: what each picture leads to."""
+"""Regime, advice and pitfalls together."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tsbatch.diagnosis.advice import Change, room_for_workers
 from tsbatch.diagnosis.diagnosis import diagnose
 from tsbatch.diagnosis.evidence import Evidence, evidence_of
 from tsbatch.diagnosis.model_facts import Known
-from tsbatch.diagnosis.pitfalls import traps
-from tsbatch.diagnosis.regimes import Regime, find
+from tsbatch.diagnosis.pitfalls import find_pitfalls
+from tsbatch.diagnosis.regimes import Regime, find_regime
 from tsbatch.errors import UsageError
 
 ROOMY = Known(model="m", cores=16, worker_memory=2**28, free_memory=2**34)
@@ -39,7 +39,7 @@ def test_a_sequential_client_never_fills_a_batch():
     diagnosis = diagnose(lonely(gap=1, delay=100, handler=20), replace(ROOMY, batch_size=8))
     assert diagnosis.finding.regime is Regime.SEQUENTIAL
     assert diagnosis.advice.change == Change("maxBatchDelay", 100, 1)
-    assert any("can never fill" in trap for trap in diagnosis.traps)
+    assert any("can never fill" in text for text in diagnosis.pitfalls)
 
 
 def test_batches_that_leave_by_time_out():
@@ -47,7 +47,7 @@ def test_batches_that_leave_by_time_out():
     assert diagnosis.finding.regime is Regime.ASSEMBLY
     assert diagnosis.advice.change == Change("maxBatchDelay", 200, 1)
     assert diagnosis.advice.leave == ("batchSize", "workers")
-    assert any("Only one worker of a model fills a batch at a time" in trap for trap in diagnosis.traps)
+    assert any("Only one worker of a model fills a batch at a time" in text for text in diagnosis.pitfalls)
 
 
 def test_a_delay_that_the_workers_need_is_halved_only():
@@ -63,7 +63,7 @@ def test_requests_that_queue_need_workers():
     diagnosis = diagnose(queueing(clients=8, size=1, handler=20), ROOMY)
     assert diagnosis.finding.regime is Regime.QUEUE
     assert diagnosis.advice.change == Change("workers", 1, 2)
-    assert any("batchSize 1 is not automatically the fastest" in trap for trap in diagnosis.traps)
+    assert any("batchSize 1 is not automatically the fastest" in text for text in diagnosis.pitfalls)
     assert "256 MiB of 16384 MiB" in diagnosis.advice.why
 
 
@@ -114,7 +114,7 @@ def test_one_worker_takes_all_and_the_others_idle():
     diagnosis = diagnose(traffic.samples(), replace(ROOMY, workers=3, batch_size=24))
     assert diagnosis.finding.regime is Regime.COMPUTE
     assert diagnosis.advice.change == Change("batchSize", 24, 8)
-    assert any("2 of 3 workers idle" in trap for trap in diagnosis.traps)
+    assert any("2 of 3 workers idle" in text for text in diagnosis.pitfalls)
 
 
 def test_more_threads_than_cores():
@@ -126,7 +126,7 @@ def test_more_threads_than_cores():
     known = replace(ROOMY, workers=2, cores=2, threads=2)
     diagnosis = diagnose(traffic.samples(), known)
     assert (diagnosis.finding.regime, diagnosis.advice.change) == (Regime.COMPUTE, Change("threads", 2, 1))
-    assert "2 workers × 2 threads are more than 2 cores." in diagnosis.traps
+    assert "2 workers × 2 threads are more than 2 cores." in diagnosis.pitfalls
     assert found(traffic.samples(), replace(known, threads=1)) == (Regime.COMPUTE, None)
 
 
@@ -139,7 +139,7 @@ def test_a_full_queue():
             traffic.refused(at)
     diagnosis = diagnose(traffic.samples(), replace(ROOMY, queue_size=9))
     assert (diagnosis.finding.regime, diagnosis.advice.change) == (Regime.FULL, Change("workers", 1, 2))
-    assert any("A longer jobQueueSize (9 now) turns 503s into waiting" in trap for trap in diagnosis.traps)
+    assert any("A longer jobQueueSize (9 now) only turns 503s into waiting" in text for text in diagnosis.pitfalls)
 
 
 def test_time_outside_every_metric():
@@ -149,7 +149,7 @@ def test_time_outside_every_metric():
         traffic.batch([at, at + 1], begun=at, left=at + 1, handler=20, outside=60)
     diagnosis = diagnose(traffic.samples(), ROOMY)
     assert (diagnosis.finding.regime, diagnosis.advice.change) == (Regime.OUTSIDE, None)
-    assert any("unless the handler returns bytes" in trap for trap in diagnosis.traps)
+    assert any("unless the handler returns bytes" in text for text in diagnosis.pitfalls)
 
 
 @pytest.mark.parametrize(
@@ -175,11 +175,11 @@ def test_neighbours_bursts_and_other_failures_are_told():
         at, size = 1000.0 * number, 6 + number % 3
         traffic.batch([at] * size, begun=at, left=at, handler=5 + 10 * size)
     cost = evidence_of(traffic.samples(), Known()).cost
-    said = traps(Regime.QUEUE, replace(base, cost=cost), Known())
-    assert [text.split(":")[0] for text in said] == [
-        "20 % of the requests failed otherwise",
-        "In a batch of 8, 70 of 85 ms are the other requests' compute",
-        "The workers are busy only 20 % of the time and requests queue all the same",
+    found = find_pitfalls(Regime.QUEUE, replace(base, cost=cost), Known())
+    assert [text.split(":")[0] for text in found] == [
+        "20 % of the requests failed for other reasons",
+        "In a batch of 8, 70 of 85 ms are the computation of the other requests",
+        "The workers are busy only 20 % of the time and requests queue nevertheless",
     ]
 
 
@@ -199,9 +199,9 @@ def test_a_headline_and_sentences_for_every_regime():
     evidence = evidence_of(assembling(every=20, delay=200, handler=40), Known(batch_size=64))
     for part, regime in (("queue", Regime.QUEUE), ("handler", Regime.COMPUTE), ("outside", Regime.OUTSIDE)):
         large = replace(evidence, assembly=0, busy=0.9, **{part: 900.0}, latency=1000)
-        assert find(large).regime is regime
-        assert "900" in find(large).headline
-    assert any("(batchSize 64), 0 % of them full" in text for text in find(evidence).evidence)
+        assert find_regime(large).regime is regime
+        assert "900" in find_regime(large).headline
+    assert any("(batchSize 64), 0 % of them full" in text for text in find_regime(evidence).evidence)
 
 
 def test_samples_without_a_split_are_refused():

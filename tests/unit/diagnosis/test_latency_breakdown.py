@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ def test_parts_add_up_and_have_their_own_percentiles():
     assert found.part("handler").slowest == pytest.approx(handler[slow].mean())
     assert found.part("inference").share == pytest.approx(0.9 * found.part("handler").share)
     assert [part.name for part in found.stages] == ["inference"]
-    json.dumps(found.to_json(), allow_nan=False)
+    json.dumps(asdict(found), allow_nan=False)
 
 
 def test_over_time_each_stretch_has_its_own_figures():
