@@ -37,7 +37,7 @@ CLOSE: Final = 0.95
 """Of the best, what the tuner must reach."""
 
 START: Final = ModelSettings(workers=1, batch_size=32, delay=100)
-BUDGET: Final = len(GRID.every()) // 4
+BUDGET: Final = len(GRID.combinations()) // 4
 NOISE: Final = 0.02
 REQUESTS: Final = 20_000
 ROOM: Final = 1.5
@@ -76,7 +76,7 @@ CASES: Final = [
 def brute_force(case: Case) -> tuple[Goal, dict[ModelSettings, Figures]]:
     """What every setting of the grid really does, and a goal that some of them reach."""
     server = case.server(0)
-    truth = {settings: server.truth(settings, REQUESTS) for settings in GRID.every()}
+    truth = {settings: server.truth(settings, REQUESTS) for settings in GRID.combinations()}
     healthy = [figures.p99 for figures in truth.values() if figures.failed == 0]
     return Goal(objective=case.objective, p99=ROOM * min(healthy)), truth
 
@@ -141,7 +141,7 @@ def measure(repeats: int) -> dict[str, Any]:
             )
         say(f"{case.curve}, {case.load}: {row['careful']['shares']} {row['sampler']['shares']}")
         rows.append(row)
-    return {"grid": len(GRID.every()), "budget": BUDGET, "noise": NOISE, "cases": rows}
+    return {"grid": len(GRID.combinations()), "budget": BUDGET, "noise": NOISE, "cases": rows}
 
 
 def text_of(figures: Mapping[str, Any]) -> str:

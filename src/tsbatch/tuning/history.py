@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from tsbatch.diagnosis.advice import Setting
 from tsbatch.tuning.objective import Aim, Figures
@@ -38,6 +38,12 @@ class Hypothesis:
     predicted: Figures | None = None
     base: ModelSettings | None = None
     prepares: ModelSettings | None = None
+
+    def change(self, baseline: ModelSettings) -> str:
+        """Return the changed settings, and any others in which the start of the change differs from the baseline."""
+        base = self.base or baseline
+        changes, others = base.changes_to(self.settings), baseline.differences(base)
+        return f"{changes} (with {base.values_of(others)})" if others else changes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +89,11 @@ class Step:
         """Whether the candidate is the incumbent from here on."""
         return self.judgement.verdict == "kept"
 
+    @property
+    def change(self) -> str:
+        """The changed settings, and any others in which the start of the change differs from the baseline."""
+        return self.hypothesis.change(self.baseline)
+
     def before(self) -> list[Figures]:
         """The incumbent's runs."""
         return [before.figures for before, _ in self.pairs]
@@ -116,7 +127,7 @@ class History:
         """Every setting that was the incumbent, the first one first."""
         return [self.start[0].settings, *(step.hypothesis.settings for step in self.steps if step.kept)]
 
-    def since_last_kept(self) -> list[Step]:
+    def steps_from_baseline(self) -> list[Step]:
         """The steps that were measured beside the present incumbent."""
         return [step for step in self.steps if step.baseline == self.baseline]
 
@@ -135,12 +146,3 @@ class History:
         settled = {step.hypothesis.settings for step in self.steps if step not in void}
         measured = {run.settings for run in self.runs} | settled
         return measured - ({step.hypothesis.settings for step in void} - settled)
-
-    def latest(self, settings: ModelSettings) -> Observation:
-        """The last run of a setting."""
-        return self.of(settings)[-1]
-
-
-def plain(judgement: Judgement) -> dict[str, Any]:
-    """A judgement as plain values."""
-    return {name: getattr(judgement, name) for name in ("verdict", "aim", "why", "gain", "low", "high", "visible")}

@@ -20,7 +20,7 @@ import orjson
 
 from tsbatch.errors import UsageError
 from tsbatch.system.atomic_write import try_lock
-from tsbatch.tuning.history import History, Hypothesis, Step
+from tsbatch.tuning.history import History, Step
 from tsbatch.tuning.objective import WORDS, Figures, mean, shown
 from tsbatch.tuning.observation import Observation
 from tsbatch.tuning.search_space import ModelSettings
@@ -192,7 +192,7 @@ class Log(Listener):
     def started(self, history: History) -> None:
         """What there is."""
         runs = [run.figures for run in history.start]
-        self.say(f"What there is: {history.start[0].settings}\n  {figures_line(runs)} ({len(runs)} runs)\n")
+        self.say(f"Baseline: {history.start[0].settings}\n  {figures_line(runs)} ({len(runs)} runs)\n")
 
     def judged(self, step: Step, history: History) -> None:
         """One step; a second time when it is taken back."""
@@ -202,33 +202,12 @@ class Log(Listener):
 def step_text(number: int, step: Step) -> str:
     """A step in words."""
     hypothesis = step.hypothesis
-    lines = [f"Step {number}: {change_text(step)}", f"  hypothesis  {hypothesis.why}"]
+    lines = [f"Step {number}: {step.change}", f"  hypothesis  {hypothesis.why}"]
     lines += [f"  evidence    {text}" for text in hypothesis.evidence]
-    lines += [f"  change      {change_text(step)}"]
+    lines += [f"  change      {step.change}"]
     if step.pairs:
         lines += [f"  before      {figures_line(step.before())}", f"  after       {figures_line(step.after())}"]
     return "\n".join([*lines, f"  verdict     {step.judgement.verdict}: {step.judgement.why}", ""])
-
-
-def change_text(step: Step) -> str:
-    """Which knob is turned from where to where."""
-    return turn_text(step.hypothesis, step.baseline)
-
-
-def turn_text(hypothesis: Hypothesis, baseline: ModelSettings) -> str:
-    """Which knob a hypothesis turns, and which others stand elsewhere than the incumbent's."""
-    base = hypothesis.base or baseline
-    told = ", ".join(
-        f"{setting} {_value(base, setting)} → {_value(hypothesis.settings, setting)}"
-        for setting in base.differences(hypothesis.settings)
-    )
-    others = [f"{setting} {_value(base, setting)}" for setting in baseline.differences(base)]
-    return f"{told} (with {', '.join(others)})" if others else told
-
-
-def _value(settings: ModelSettings, setting: Any) -> str:
-    value = settings.value(setting)
-    return "as it is" if value is None else str(value)
 
 
 def figures_line(figures: list[Figures]) -> str:

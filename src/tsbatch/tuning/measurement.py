@@ -6,14 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from tsbatch.bench.load_generator import Load
 from tsbatch.bench.request_bodies import Body
 from tsbatch.bench.request_log import Progress
 from tsbatch.bench.result_file import BenchResult, Run
-from tsbatch.bench.run import Plan, run_once
-from tsbatch.bench.send_times import Arrivals
+from tsbatch.bench.run import Plan, bench
 from tsbatch.bench.summary import remarks
-from tsbatch.bench.target import Target, environment, find_target
+from tsbatch.bench.target import Target, find_target
 from tsbatch.diagnosis.data_sources import known_of_result
 from tsbatch.diagnosis.model_facts import Known
 from tsbatch.diagnosis.server_facts import known_of
@@ -54,8 +52,8 @@ class Workload:
     warm_up: float = 3.0
     timeout: float = 30.0
 
-    def plan(self) -> Plan:
-        """As a load test's plan."""
+    def plan(self, number: int) -> Plan:
+        """Return the load test of run ``number``; each has other random arrivals."""
         return Plan(
             clients=[self.traffic.clients] if self.traffic.clients else [],
             rates=[self.traffic.rate] if self.traffic.rate else [],
@@ -63,21 +61,7 @@ class Workload:
             seconds=self.seconds,
             warm_up=self.warm_up,
             timeout=self.timeout,
-            seed=self.traffic.seed,
-        )
-
-    def load(self, target: Target, seed: int) -> Load:
-        """The load for one run; other random arrivals each time."""
-        rate, kind = self.traffic.rate, self.traffic.kind
-        return Load(
-            address=target.address,
-            bodies=self.bodies,
-            tokens=target.tokens,
-            clients=self.traffic.clients,
-            arrivals=None if rate is None else Arrivals(kind, rate, self.traffic.seed + seed),
-            warm_up=self.warm_up,
-            seconds=self.seconds,
-            timeout=self.timeout,
+            seed=self.traffic.seed + number,
         )
 
 
@@ -105,33 +89,32 @@ class Bench:
         """
         for tries_left in reversed(range(TRIES)):
             try:
-                run, target = self._once(instance, model)
+                result, target = self._once(instance, model)
             except ServerError as error:
                 if tries_left and instance.running():
                     continue
                 raise refused(instance, error) from error
-            if not tries_left or not _lost_worker(run, target):
+            if not tries_left or not _lost_worker(result.runs[0], target):
                 break
         if not instance.running():
-            raise ServerError(f"the server {instance.name!r} (process {instance.process.pid}) ended by itself")
+            raise ServerError(f"the server {instance.name!r} (process {instance.process.pid}) ended unexpectedly")
         with instance.management() as management:
-            return self._observed(run, target, settings, known_of(management, model))
+            return self._observed(result, settings, known_of(management, model))
 
-    def _once(self, instance: Instance, model: str) -> tuple[Run, Target]:
+    def _once(self, instance: Instance, model: str) -> tuple[BenchResult, Target]:
         with instance.management() as management:
             management.wait_ready(model)
         target = find_target(model, instance=instance.name)
         self.runs += 1
-        traffic = self.workload.traffic
-        load = self.workload.load(target, self.runs)
-        return run_once(target, load, self.workload.plan(), traffic.clients or traffic.rate, self.tell), target
+        tell = self.tell
+        on_progress = None if tell is None else lambda _, progress: tell(progress)
+        return bench(target, self.workload.bodies, self.workload.plan(self.runs), on_progress), target
 
-    def _observed(self, run: Run, target: Target, settings: ModelSettings, known: Known) -> Observation:
+    def _observed(self, result: BenchResult, settings: ModelSettings, known: Known) -> Observation:
+        run = result.runs[0]
         if not len(run.samples):
             sent = f"no request was sent in {self.workload.seconds:g} s ({self.workload.traffic})"
             raise UsageError(f"{sent}; use a longer --duration")
-        plan = {**self.workload.plan().to_json(), "repeat": 1}
-        result = BenchResult(target=target.to_json(), plan=plan, environment=environment(), runs=[run])
         found = known_of_result(result, [run])
         workers = [one for one in run.workers if one["name"] != "server"]
         memory = [one["memory_private"] or one["memory_rss"] for one in workers]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
@@ -168,44 +169,42 @@ def shown(name: str, value: float) -> str:
 
 
 def read_time(text: str, option: str = "") -> float:
-    """Milliseconds of ``100``, ``100ms`` or ``1.5s``.
+    """Convert ``100``, ``100ms`` or ``1.5s`` to milliseconds.
 
     Raises:
-        UsageError: it is no such thing; ``option`` says where it stood.
+        UsageError: it is not a time; ``option`` names where it was given.
     """
     return _read(text, {"ms": 1.0, "s": 1000.0, "": 1.0}, "a time like 100ms or 1.5s", option)
 
 
 def read_size(text: str, option: str = "") -> int:
-    """Bytes of ``8GB``, ``512MB`` or ``8GiB``.
+    """Convert ``8GB``, ``512MB`` or ``8GiB`` to bytes.
 
     Raises:
-        UsageError: it is no such thing; ``option`` says where it stood.
+        UsageError: it is not a size; ``option`` names where it was given.
     """
     units = {"gb": 1e9, "mb": 1e6, "gib": 2.0**30, "mib": 2.0**20, "g": 1e9, "m": 1e6}
     return int(_read(text, units, "a size like 8GB or 512MB", option))
 
 
 def read_share(text: str, option: str = "") -> float:
-    """0.8 of ``80%``, or of ``80``.
+    """Convert ``80%`` or ``80`` to 0.8.
 
     Raises:
-        UsageError: it is no such thing, or more than all.
+        UsageError: it is not a share, or more than 100 %; ``option`` names where it was given.
     """
-    expected = "a part like 80%"
-    value = _read(text, {"%": 0.01, "": 0.01}, expected, option)
-    if value > 1:
-        raise UsageError(f"{option} is {text}; expected {expected}" if option else f"{text!r}: expected {expected}")
-    return value
+    return _read(text, {"%": 0.01, "": 0.01}, "a share like 80%", option, maximum=1.0)
 
 
-def _read(text: str, units: Mapping[str, float], expected: str, option: str) -> float:
+def _read(
+    text: str, units: Mapping[str, float], expected: str, option: str, maximum: float = sys.float_info.max
+) -> float:
     word = text.strip().lower()
     unit = word.lstrip("0123456789.")
     try:
         value = float(word.removesuffix(unit)) * units[unit.strip()]
     except (KeyError, ValueError):
         value = math.nan
-    if not 0 < value < math.inf:
+    if not 0 < value <= maximum:
         raise UsageError(f"{option} is {text}; expected {expected}" if option else f"{text!r}: expected {expected}")
     return value

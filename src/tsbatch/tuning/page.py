@@ -9,13 +9,12 @@ from tsbatch.bench.progress_view import describe
 from tsbatch.bench.request_log import Progress
 from tsbatch.system import console
 from tsbatch.tuning.history import History, Hypothesis, Step
-from tsbatch.tuning.journal import figures_line, turn_text
+from tsbatch.tuning.journal import figures_line
 from tsbatch.tuning.objective import WORDS, Goal, cell, label, mean, shown
-from tsbatch.tuning.recommendation import Seen, advice, confirming, expected
+from tsbatch.tuning.recommendation import Seen, advice, confirming, expected, figures_of_tables
 from tsbatch.tuning.search_space import ModelSettings
 from tsbatch.tuning.tuner import Listener, Outcome
 from tsbatch.tuning.tuning_report import ANY, headline, step_columns, step_rows
-from tsbatch.tuning.verdict import figures_of_tables
 
 
 class Screen(Listener):
@@ -61,7 +60,7 @@ class Screen(Listener):
 
     def proposed(self, hypothesis: Hypothesis, history: History) -> None:
         """What is tried next, and why."""
-        turned = turn_text(hypothesis, history.baseline)
+        turned = hypothesis.change(history.baseline)
         console.say(f"step {len(history.steps) + 1}: {turned}\n  {hypothesis.why}")
 
     def judged(self, step: Step, history: History) -> None:

@@ -24,7 +24,6 @@ from tsbatch.simulation.batching_rules import DEFAULT_QUEUE_SIZE, Overhead, Sett
 from tsbatch.simulation.service_time import ServiceTime
 from tsbatch.simulation.simulator import Simulated, simulate
 from tsbatch.simulation.workload import Clients, take
-from tsbatch.tuning.history import History
 from tsbatch.tuning.objective import Figures
 from tsbatch.tuning.observation import Observation
 from tsbatch.tuning.search_space import ModelSettings
@@ -84,11 +83,6 @@ class Ranking:
                 size = run.settings.batch_size
                 self._held[size] = max(self._held[size], run.known.worker_gpu_memory)
         self._queue = next((run.known.queue_size for run in reversed(runs) if run.known.queue_size), DEFAULT_QUEUE_SIZE)
-
-    @classmethod
-    def of(cls, history: History, traffic: Traffic) -> Ranking:
-        """From everything so far."""
-        return cls(history.runs, traffic)
 
     def predict(self, settings: ModelSettings, *, at_best: bool = False) -> Figures | None:
         """What a setting is expected to show, or could show at best; None when nothing is known of its batches."""

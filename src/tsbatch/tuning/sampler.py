@@ -16,7 +16,7 @@ from tsbatch.errors import UsageError
 from tsbatch.tuning.history import History, Hypothesis
 from tsbatch.tuning.objective import Figures, Goal, mean, merit
 from tsbatch.tuning.observation import Observation
-from tsbatch.tuning.search_space import SETTING_ORDER, ModelSettings, Space
+from tsbatch.tuning.search_space import FIELDS, SETTING_ORDER, ModelSettings, Space
 
 DRAWS: Final = 50
 """Draws until one is a setting that was not measured."""
@@ -46,7 +46,7 @@ class Sampler:
         tried = history.tried()
         for _ in range(DRAWS):
             trial = study.ask(self._distributions())
-            settings = self._knobs(trial.params)
+            settings = self._settings(trial.params)
             if settings not in tried:
                 return Hypothesis(
                     settings=settings, setting=None, why="Drawn by Optuna's sampler from what was measured so far."
@@ -67,9 +67,8 @@ class Sampler:
         study = optuna.create_study(sampler=sampler, direction="minimize")
         distributions = self._distributions()
         for run in runs:
-            params: dict[str, Any] = {
-                setting: run.settings.value(setting) for setting in SETTING_ORDER if setting in distributions
-            }
+            values: dict[str, Any] = {setting: run.settings.value(setting) for setting in SETTING_ORDER}
+            params = {setting: value for setting, value in values.items() if setting in distributions}
             if all(params[setting] in distribution.choices for setting, distribution in distributions.items()):
                 value = self._value(run.figures)
                 study.add_trial(optuna.create_trial(params=params, distributions=distributions, value=value))
@@ -78,20 +77,15 @@ class Sampler:
     def _distributions(self) -> dict[str, Any]:
         import optuna
 
-        return {
-            setting: optuna.distributions.CategoricalDistribution(list(self.space.values(setting)))
-            for setting in SETTING_ORDER
-            if len(self.space.values(setting)) > 1
-        }
+        values = {setting: list(self.space.values(setting)) for setting in SETTING_ORDER}
+        kind = optuna.distributions.CategoricalDistribution
+        return {setting: kind(choices) for setting, choices in values.items() if len(choices) > 1}
 
-    def _knobs(self, params: Mapping[str, Any]) -> ModelSettings:
-        first = {setting: self.space.values(setting)[0] for setting in SETTING_ORDER}
-        return ModelSettings(
-            workers=int(params.get("workers", first["workers"]) or 1),
-            batch_size=int(params.get("batchSize", first["batchSize"]) or 1),
-            delay=int(params.get("maxBatchDelay", first["maxBatchDelay"]) or 1),
-            threads=params.get("threads", first["threads"]),
-        )
+    def _settings(self, params: Mapping[str, Any]) -> ModelSettings:
+        values: dict[str, Any] = {
+            field: params.get(setting, self.space.values(setting)[0]) for setting, field in FIELDS.items()
+        }
+        return ModelSettings(**values)
 
     def _value(self, figures: Figures) -> float:
         """What it makes small: the objective, and how far limits are broken, which counts much more."""

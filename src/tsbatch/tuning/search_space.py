@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
@@ -47,14 +48,29 @@ class ModelSettings:
         found: Value = getattr(self, FIELDS[setting])
         return found
 
-    def turned(self, setting: Setting, value: Value) -> ModelSettings:
+    def with_value(self, setting: Setting, value: Value) -> ModelSettings:
         """The same with one knob turned."""
         change: dict[str, Any] = {FIELDS[setting]: value}
         return replace(self, **change)
 
     def differences(self, other: ModelSettings) -> list[Setting]:
-        """Which knobs stand elsewhere in ``other``."""
+        """Return the settings that have another value in ``other``."""
         return [setting for setting in SETTING_ORDER if self.value(setting) != other.value(setting)]
+
+    def changes_to(self, other: ModelSettings) -> str:
+        """Return the changes that lead to ``other``, like ``workers 1 → 2``."""
+        return ", ".join(f"{self._text(one)} → {other._value_text(one)}" for one in self.differences(other))
+
+    def values_of(self, settings: Iterable[Setting]) -> str:
+        """Return some of the settings with their values, like ``workers 2``."""
+        return ", ".join(map(self._text, settings))
+
+    def _text(self, setting: Setting) -> str:
+        return f"{setting} {self._value_text(setting)}"
+
+    def _value_text(self, setting: Setting) -> str:
+        value = self.value(setting)
+        return "unchanged" if value is None else str(value)
 
     def yaml(self) -> str:
         """The lines of model-config.yaml that set them.
@@ -66,8 +82,8 @@ class ModelSettings:
         return "\n".join(Change(setting, None, written.value(setting) or 0).yaml() for setting in given)
 
     def __str__(self) -> str:
-        told = f"workers {self.workers}, batchSize {self.batch_size}, maxBatchDelay {self.delay}"
-        return told if self.threads is None else f"{told}, threads {self.threads}"
+        text = f"workers={self.workers}, batchSize={self.batch_size}, maxBatchDelay={self.delay}"
+        return text if self.threads is None else f"{text}, threads={self.threads}"
 
     def to_json(self) -> dict[str, Value]:
         """By name."""
@@ -76,7 +92,7 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """The values that are tried for each knob, ascending."""
+    """The values that are tried for each setting, ascending."""
 
     workers: Sequence[int]
     batch_sizes: Sequence[int]
@@ -84,31 +100,18 @@ class Space:
     threads: Sequence[Value] = (None,)
 
     def values(self, setting: Setting) -> Sequence[Value]:
-        """Those of one knob."""
-        return {
-            "workers": self.workers,
-            "batchSize": self.batch_sizes,
-            "maxBatchDelay": self.delays,
-            "threads": self.threads,
-        }[setting]
+        """Return those of one setting."""
+        return dict(zip(FIELDS, (self.delays, self.workers, self.threads, self.batch_sizes), strict=True))[setting]
 
-    def turns(self, settings: ModelSettings, setting: Setting) -> list[ModelSettings]:
-        """Every other position of one knob."""
-        return [settings.turned(setting, value) for value in self.values(setting) if value != settings.value(setting)]
+    def alternatives(self, settings: ModelSettings, setting: Setting) -> list[ModelSettings]:
+        """Return the settings with every other value of one of them."""
+        others = [value for value in self.values(setting) if value != settings.value(setting)]
+        return [settings.with_value(setting, value) for value in others]
 
-    def every(self) -> list[ModelSettings]:
-        """Every combination."""
-        return [
-            ModelSettings(workers, size, delay, threads)
-            for workers in self.workers
-            for size in self.batch_sizes
-            for delay in self.delays
-            for threads in self.threads
-        ]
-
-    def to_json(self) -> dict[str, Any]:
-        """By name."""
-        return {name: list(values) for name, values in asdict(self).items()}
+    def combinations(self) -> list[ModelSettings]:
+        """Return every combination."""
+        every = itertools.product(self.workers, self.batch_sizes, self.delays, self.threads)
+        return list(itertools.starmap(ModelSettings, every))
 
 
 def space_around(

@@ -260,9 +260,9 @@ def rank(config: TuneConfig, target: TuningTarget) -> list[Seen]:
         for _ in range(START_RUNS):
             history.start.append(system.measure(target.start))
             history.runs.append(history.start[-1])
-    ranking = Ranking.of(history, config.workload.traffic)
+    ranking = Ranking(history.runs, config.workload.traffic)
     space = SpaceFromHistory(config, target).space(history)
-    found = [(settings, ranking.predict(settings)) for settings in space.every()]
+    found = [(settings, ranking.predict(settings)) for settings in space.combinations()]
     known = [
         Seen(settings, 0, figures, keeps=not config.goal.broken(figures)) for settings, figures in found if figures
     ]

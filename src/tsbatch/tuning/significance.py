@@ -117,12 +117,12 @@ def judge(history: History, goal: Goal, pairs: Sequence[tuple[Figures, Figures]]
     if middle > reach and middle >= math.log(WORTH):
         near = [name for name in kept if breaks(history, goal, name, pairs)]
         if not near:
-            return judged("kept", f"{said}: better by more than the noise ({_percent(told['visible'])})"), True
+            return judged("kept", f"{said}: improvement exceeds the noise ({_percent(told['visible'])})"), True
         return judged("breaks a limit", f"{said}, but {_over(goal, near[0], after, near=True)}"), last
     if middle + error * student(spread.freedom, LAX) < math.log(WORTH):
         return judged("no gain", f"{said}: no gain"), True
     if told["high"] >= WANTED and told["visible"] >= WANTED:
-        why = f"{said}: runs differ so much that only {_percent(told['visible'])} or more would show"
+        why = f"{said}: the noise between runs hides differences below {_percent(told['visible'])}"
         return judged("cannot tell", why), last
     return judged("no gain", f"{said}: within the noise ({_percent(told['visible'])})"), last
 
@@ -183,4 +183,4 @@ def _over(goal: Goal, name: Limit, after: Sequence[Figures], *, near: bool = Fal
 
 
 def _percent(factor: float) -> str:
-    return f"{100 * (factor - 1):.1f} %" if factor < 10 else "any factor"
+    return f"{100 * (factor - 1):.1f} %" if factor < 10 else "a factor of 10"

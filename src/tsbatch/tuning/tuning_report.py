@@ -12,11 +12,22 @@ from tsbatch.report.charts import points
 from tsbatch.report.document import Figure, Part, Report, Section, Words
 from tsbatch.report.tables import pairs
 from tsbatch.tuning.history import Step
-from tsbatch.tuning.journal import change_text, figures_line
+from tsbatch.tuning.journal import figures_line
 from tsbatch.tuning.objective import SCALES, WORDS, Aim, Goal, cell, label, mean, shown
-from tsbatch.tuning.recommendation import Seen, advice, confirming, expected, seen
+from tsbatch.tuning.recommendation import (
+    Seen,
+    advice,
+    conclusion,
+    confirming,
+    expected,
+    figures_of_front,
+    figures_of_headline,
+    figures_of_tables,
+    gain,
+    hidden_steps,
+    seen,
+)
 from tsbatch.tuning.tuner import Outcome
-from tsbatch.tuning.verdict import conclusion, figures_of_front, figures_of_headline, figures_of_tables, gain, hidden
 
 ANY: Final = Goal()
 """What is told of a result when nobody says what was wanted."""
@@ -71,7 +82,7 @@ def _why_unfinished(outcome: Outcome) -> str:
     steps = outcome.history.steps
     if conclusion(outcome) == "no runs left":
         return "Not finished: no runs are left"
-    if untold := len(hidden(steps)):
+    if untold := len(hidden_steps(steps)):
         return f"Could not tell: noise hides {untold} of {len(steps)} steps"
     return "Could not tell: no setting that was tried can be had"
 
@@ -102,13 +113,13 @@ def step_rows(outcome: Outcome, goal: Goal) -> list[list[Any]]:
 
 def _row(number: int, step: Step, names: Sequence[Aim]) -> list[Any]:
     cells = [cell(mean(step.after()), name) if step.pairs else None for name in names]
-    return [number, change_text(step), *cells, step.judgement.verdict]
+    return [number, step.change, *cells, step.judgement.verdict]
 
 
 def _reasons(outcome: Outcome) -> list[Part]:
     return [
         Words(
-            title=f"Step {place}: {change_text(step)}",
+            title=f"Step {place}: {step.change}",
             lines=[step.hypothesis.why, *step.hypothesis.evidence, f"{step.judgement.verdict}: {step.judgement.why}"],
         )
         for place, step in enumerate(outcome.history.steps, 1)

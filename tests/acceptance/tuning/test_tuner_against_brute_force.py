@@ -27,7 +27,7 @@ SECONDS = 12  # of a run: a processor that others use differs by some per cent f
 def test_a_sleeping_model_against_the_whole_grid_on_a_real_server(tmp_path, capsys, record_property):
     archive = sleeper(tmp_path, START, fixed=20, each=4)
     with private_copy(archive, clients=CLIENTS, seconds=3, warm_up=0.5) as copy:
-        seen = {settings: copy.measure(settings).figures for settings in GRID.every()}
+        seen = {settings: copy.measure(settings).figures for settings in GRID.combinations()}
     goal = Goal(p99=1.3 * min(figures.p99 for figures in seen.values()))
     best = max((one for one in seen if not goal.broken(seen[one])), key=lambda one: seen[one].throughput)
     record_property("best_of_the_grid", f"{best}: {seen[best].throughput:.1f} requests/s, P99 {seen[best].p99:.0f} ms")
@@ -71,7 +71,9 @@ def test_the_embedding_model_against_the_best_that_the_simulator_finds(clients, 
         ranking = Ranking(seen, Traffic(clients=clients))
         cores = seen[0].known.cores or 1
         expected = {
-            one: ranking.predict(one.turned("threads", found.threads)) for one in GRID.every() if one.workers <= cores
+            one: ranking.predict(one.with_value("threads", found.threads))
+            for one in GRID.combinations()
+            if one.workers <= cores
         }
         best = max(
             (one for one, figures in expected.items() if figures and figures.p99 <= LIMIT),

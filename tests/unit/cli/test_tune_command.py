@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 
 from tsbatch.bench.send_times import Arrivals
-from tsbatch.bench.target import Target
 from tsbatch.cli.program import main
 from tsbatch.cli.tune_command import goal_of, traffic_of
 from tsbatch.errors import UsageError
@@ -28,7 +27,7 @@ def data(tmp_path):
         (["m.mar", "--data", "DATA", "--duration", "inf"], "--duration is inf"),
         (["m.mar", "--data", "DATA", "--warm-up", "nan"], "--warm-up"),
         (["m.mar", "--data", "DATA", "--p99", "fast"], "--p99 is fast; expected a time like 100ms"),
-        (["m.mar", "--data", "DATA", "--max-gpu-memory", "0"], "--max-gpu-memory is 0; expected a part like 80%"),
+        (["m.mar", "--data", "DATA", "--max-gpu-memory", "0"], "--max-gpu-memory is 0; expected a share like 80%"),
         (["m.mar", "--data", "DATA", "--max-memory", "much"], "--max-memory is much; expected a size like 8GB"),
         (
             ["m.mar", "--data", "DATA", "--arrivals", "poisson"],
@@ -67,9 +66,8 @@ def test_without_a_load_there_are_eight_clients():
 
 def test_bursts_are_sent_as_bench_sends_them():
     workload = Workload(traffic=traffic_of(None, 5.0, "bursts", 3), bodies=[])
-    target = Target(address=None, tokens=None)
-    assert workload.plan().arrivals == "bursts"
-    assert workload.load(target, 2).arrivals == Arrivals("bursts", 5.0, seed=5)
+    ((_, _, arrivals),) = workload.plan(2).steps(0)
+    assert arrivals == Arrivals("bursts", 5.0, seed=5)
 
 
 def test_the_objective_follows_from_the_load():

@@ -14,7 +14,7 @@ from tsbatch.tuning.journal import Journal, JournaledSystem, Log, read_lines, st
 from tsbatch.tuning.objective import Goal
 from tsbatch.tuning.tuner import Refused, Tuning
 
-TWO, THREE = START.turned("workers", 2), START.turned("workers", 3)
+TWO, THREE = START.with_value("workers", 2), START.with_value("workers", 3)
 TEN = parse("10ms")
 ABOUT = {"model": "embed", "load": "8 clients"}
 
@@ -208,12 +208,12 @@ def test_the_log_has_each_step_as_hypothesis_evidence_change_before_after_verdic
     outcome = run(tmp_path / "journal", system(), [log])
     log.close()
     text = (tmp_path / "log.txt").read_text(encoding="utf-8")
-    assert "What there is: workers 1, batchSize 8, maxBatchDelay 100" in text
+    assert "Baseline: workers=1, batchSize=8, maxBatchDelay=100" in text
     assert (
         "Step 1: workers 1 → 2\n  hypothesis  because\n  change      workers 1 → 2\n  before      requests/s 100"
         in text
     )
-    assert "  verdict     kept: requests/s 100 → 200: better by more than the noise" in text
+    assert "  verdict     kept: requests/s 100 → 200: improvement exceeds the noise" in text
     failed = step_text(2, outcome.history.steps[1])
     assert "before" not in failed
     assert "failed: it cannot be had: the worker cannot load" in failed

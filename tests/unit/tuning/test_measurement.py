@@ -13,8 +13,9 @@ from tests.unit.tuning.made_up import START
 from tsbatch.bench.http_client import Address
 from tsbatch.bench.request_bodies import JSON, Body
 from tsbatch.bench.request_table import Samples
-from tsbatch.bench.result_file import Run
+from tsbatch.bench.result_file import BenchResult, Run
 from tsbatch.bench.summary import summarize
+from tsbatch.bench.target import environment
 from tsbatch.diagnosis.model_facts import Known
 from tsbatch.errors import UsageError
 from tsbatch.tuning import measurement
@@ -22,7 +23,7 @@ from tsbatch.tuning.measurement import Bench, Workload
 from tsbatch.tuning.observation import Observation
 from tsbatch.tuning.ranking import Traffic
 
-SCRIPT = Workload(traffic=Traffic(rate=0.05), bodies=[Body(b"1", JSON)])
+WORKLOAD = Workload(traffic=Traffic(rate=0.05), bodies=[Body(b"1", JSON)])
 
 
 def instance():
@@ -45,9 +46,10 @@ def measured(monkeypatch, samples, workers=(), **generator):
     )
     found = replace(found, summary=summarize(found, limit=None, timeout=30.0))
     monkeypatch.setattr(measurement, "find_target", lambda *_, **__: target)
-    monkeypatch.setattr(measurement, "run_once", lambda *_: found)
+    result = BenchResult(target={}, plan={}, environment=environment(), runs=[found])
+    monkeypatch.setattr(measurement, "bench", lambda *_: result)
     monkeypatch.setattr(measurement, "known_of", lambda *_: Known())
-    return Bench(SCRIPT).run(instance(), "embed", START)
+    return Bench(WORKLOAD).run(instance(), "embed", START)
 
 
 def requests(count):

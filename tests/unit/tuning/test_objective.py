@@ -45,7 +45,7 @@ def test_shares_are_read(text, share):
 
 @pytest.mark.parametrize("text", ["101%", "0", "-5%", "20GB", "nan", ""])
 def test_what_is_no_share_is_said(text):
-    with pytest.raises(UsageError, match="expected a part like 80%"):
+    with pytest.raises(UsageError, match="expected a share like 80%"):
         read_share(text)
 
 

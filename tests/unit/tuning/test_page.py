@@ -8,7 +8,7 @@ from tsbatch.tuning.page import show, show_ranking
 from tsbatch.tuning.recommendation import Seen
 from tsbatch.tuning.tuner import Tuning
 
-TWO = START.turned("workers", 2)
+TWO = START.with_value("workers", 2)
 SMALLER = Goal(objective="memory", open_loop=True)
 
 

@@ -11,7 +11,6 @@ from tsbatch.diagnosis.model_facts import Known
 from tsbatch.simulation.batching_rules import Overhead
 from tsbatch.simulation.service_time import Machine, ServiceTime
 from tsbatch.simulation.simulator import simulate
-from tsbatch.tuning.history import History
 from tsbatch.tuning.observation import Observation, observe
 from tsbatch.tuning.ranking import Ranking, Traffic, optimistic, pool, simulator_settings
 from tsbatch.tuning.search_space import ModelSettings
@@ -26,7 +25,7 @@ def observed(settings, found):
 
 
 def ranking(*runs):
-    return Ranking.of(History(runs=list(runs)), Traffic(clients=8))
+    return Ranking(list(runs), Traffic(clients=8))
 
 
 def test_nothing_is_predicted_where_nothing_is_known():
@@ -142,7 +141,7 @@ def test_gpu_memory_goes_with_the_batch_size():
 
 
 def test_one_batch_in_fifty_that_takes_long_is_still_in_what_is_predicted():
-    """A load test of ten thousand batches has as many factors; of a few of them only, none would be large."""
+    """A load test of ten thousand batches has as ma factor of 10s; of a few of them only, none would be large."""
     factors = np.array([1.0] * 980 + [8.0] * 20)
     slow = replace(service([1], [10.0]), spread=list(factors / factors.mean()))
     settings, rare = ModelSettings(1, 1, 1), Traffic(rate=5.0)

@@ -12,7 +12,7 @@ from tsbatch.tuning.recommendation import advice, expected, seen, to_json
 from tsbatch.tuning.tuner import Tuning
 from tsbatch.tuning.tuning_report import headline, report_of_tuning
 
-TWO, THREE = START.turned("workers", 2), START.turned("workers", 3)
+TWO, THREE = START.with_value("workers", 2), START.with_value("workers", 3)
 RATES = {1: 100.0, 2: 180.0, 3: 170.0}
 P99 = {1: 50.0, 2: 60.0, 3: 90.0}
 

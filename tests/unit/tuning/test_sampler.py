@@ -27,8 +27,8 @@ def grown(system, runs, goal=None):
 
 def test_it_draws_settings_of_the_space_none_twice_until_none_is_left():
     history = grown(MadeUp(), 40)
-    assert {run.settings for run in history.runs} == set(SPACE.every())
-    assert len(history.runs) == len(SPACE.every())
+    assert {run.settings for run in history.runs} == set(SPACE.combinations())
+    assert len(history.runs) == len(SPACE.combinations())
 
 
 def test_it_finds_what_is_better():

@@ -32,7 +32,7 @@ class TestWithoutEvidence:
     def test_the_knobs_are_turned_in_their_order(self):
         proposed = careful().propose(self.history())
         assert proposed.setting == "maxBatchDelay"
-        assert proposed.settings == START.turned("maxBatchDelay", 10)
+        assert proposed.settings == START.with_value("maxBatchDelay", 10)
         tried = step(proposed.settings, setting="maxBatchDelay")
         assert careful().propose(self.history(tried)).setting == "workers"
 
@@ -110,7 +110,7 @@ def test_at_last_a_size_between_those_that_were_seen_is_tried():
 @pytest.mark.parametrize("curve", CURVES)
 def test_near_the_best_of_the_grid_with_a_quarter_of_its_measurements(curve):
     server = SimulatedServer(CURVES[curve], Traffic(clients=20), noise=0.02, seed=3)
-    truth = {settings: server.truth(settings, 3000) for settings in GRID.every()}
+    truth = {settings: server.truth(settings, 3000) for settings in GRID.combinations()}
     limit = 1.3 * min(figures.p99 for figures in truth.values())
     goal = Goal(p99=limit)
     best = max(figures.throughput for figures in truth.values() if not goal.broken(figures))

@@ -6,7 +6,7 @@ START = ModelSettings(workers=2, batch_size=8, delay=30)
 
 
 def test_one_knob_is_turned_and_the_others_stay():
-    turned = START.turned("batchSize", 16)
+    turned = START.with_value("batchSize", 16)
     assert turned == ModelSettings(2, 16, 30)
     assert START.differences(turned) == ["batchSize"]
     assert START.differences(ModelSettings(3, 8, 1, 1)) == ["maxBatchDelay", "workers", "threads"]
@@ -14,21 +14,21 @@ def test_one_knob_is_turned_and_the_others_stay():
 
 def test_the_lines_of_yaml_say_what_is_set_and_nothing_of_what_is_left_alone():
     assert START.yaml() == "maxBatchDelay: 30\nminWorkers: 2\nmaxWorkers: 2\nbatchSize: 8"
-    assert START.turned("maxBatchDelay", 0).yaml().startswith("maxBatchDelay: 1\n"), "0 would be 100 in a file"
-    assert START.turned("threads", 1).yaml().splitlines()[3:5] == ["tsbatch:", "  threads: 1"]
+    assert START.with_value("maxBatchDelay", 0).yaml().startswith("maxBatchDelay: 1\n"), "0 would be 100 in a file"
+    assert START.with_value("threads", 1).yaml().splitlines()[3:5] == ["tsbatch:", "  threads: 1"]
 
 
 def test_turns_are_every_other_position():
     space = Space(workers=(1, 2, 3), batch_sizes=(8,), delays=(30,))
-    assert space.turns(START, "workers") == [ModelSettings(1, 8, 30), ModelSettings(3, 8, 30)]
-    assert space.turns(START, "batchSize") == []
-    assert len(space.every()) == 3
+    assert space.alternatives(START, "workers") == [ModelSettings(1, 8, 30), ModelSettings(3, 8, 30)]
+    assert space.alternatives(START, "batchSize") == []
+    assert len(space.combinations()) == 3
 
 
 class TestSpace:
     def test_what_there_is_belongs_to_it(self):
         space = space_around(START, {})
-        assert START in space.every()
+        assert START in space.combinations()
         assert 30 in space.delays
 
     def test_workers_that_compute_are_as_many_as_the_cores(self):

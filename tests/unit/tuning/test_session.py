@@ -181,7 +181,7 @@ def test_threads_are_written_where_they_were_tuned(tmp_path):
     outcome = tune(config(tmp_path), target, screen()[0])
     # Nothing is known of the cores that a worker keeps busy, so threads are left alone.
     assert outcome.recommended.threads is None
-    changed = outcome.history.start[0].settings.turned("threads", 1)
+    changed = outcome.history.start[0].settings.with_value("threads", 1)
     outcome = type(outcome)(outcome.history, changed)
     assert yaml.safe_load(write_config(target, outcome, tmp_path).read_text())["tsbatch"] == {"schema": 1, "threads": 1}
 

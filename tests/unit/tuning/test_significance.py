@@ -13,7 +13,7 @@ from tsbatch.tuning.search_space import ModelSettings
 from tsbatch.tuning.significance import WANTED, judge, seconds_needed, spread_of
 from tsbatch.tuning.tuner import Tuning
 
-TWO = START.turned("workers", 2)
+TWO = START.with_value("workers", 2)
 
 
 def history(*rates):

@@ -8,13 +8,12 @@ from tests.unit.tuning.made_up import START, Listed, MadeUp
 from tsbatch.errors import ServerError
 from tsbatch.tuning.journal import Log
 from tsbatch.tuning.objective import Goal
-from tsbatch.tuning.recommendation import advice
+from tsbatch.tuning.recommendation import advice, conclusion
 from tsbatch.tuning.search_space import ModelSettings
 from tsbatch.tuning.tuner import Tuning
-from tsbatch.tuning.verdict import conclusion
 
-TWO = START.turned("workers", 2)
-THREE = START.turned("workers", 3)
+TWO = START.with_value("workers", 2)
+THREE = START.with_value("workers", 3)
 
 
 def tuned(system, *candidates, goal=None, budget=36):
@@ -173,7 +172,7 @@ def test_what_there_was_is_left_when_no_run_is_left_to_confirm_anything_else():
 
 
 def test_what_no_run_was_left_to_confirm_is_not_told_as_noise():
-    four = START.turned("workers", 4)
+    four = START.with_value("workers", 4)
     system = Later(rate=by_workers(w1=100, w2=180, w3=300, w4=500), noise=0.001)
     system.worse = (THREE, four)
     outcome = tuned(system, TWO, THREE, four, goal=Goal(p99=80), budget=12)

@@ -11,7 +11,7 @@ from tsbatch.tuning.objective import Goal
 from tsbatch.tuning.tuner import Outcome, Tuning
 from tsbatch.tuning.tuning_report import headline, report_of_tuning, step_columns, step_rows
 
-TWO = START.turned("workers", 2)
+TWO = START.with_value("workers", 2)
 SMALLER = Goal(objective="memory", open_loop=True)
 
 

@@ -7,10 +7,17 @@ import pytest
 from tests.unit.tuning.made_up import START, observation, step
 from tsbatch.tuning.history import History
 from tsbatch.tuning.objective import Goal
+from tsbatch.tuning.recommendation import (
+    conclusion,
+    figures_of_front,
+    figures_of_headline,
+    figures_of_tables,
+    gain,
+    kept_path,
+)
 from tsbatch.tuning.tuner import Outcome
-from tsbatch.tuning.verdict import conclusion, figures_of_front, figures_of_headline, figures_of_tables, gain, path
 
-TWO, THREE = START.turned("workers", 2), START.turned("workers", 3)
+TWO, THREE = START.with_value("workers", 2), START.with_value("workers", 3)
 
 
 def outcome(*steps, recommended=START, ended="nothing left"):
@@ -54,8 +61,8 @@ def test_what_is_recommended_comes_first():
 def test_the_gain_is_that_of_the_kept_steps_measured_in_turns():
     # The machine became slower in between: first and last runs would say a factor of three.
     first, second = kept(TWO, START, 100, 180), kept(THREE, TWO, 150, 300)
-    found = outcome(first, step(START.turned("maxBatchDelay", 1)), second, recommended=THREE)
-    assert path(found) == [first, second]
+    found = outcome(first, step(START.with_value("maxBatchDelay", 1)), second, recommended=THREE)
+    assert kept_path(found) == [first, second]
     assert gain(found, "throughput") == pytest.approx(1.8 * 2)
     assert gain(found, "p99") == pytest.approx(1)
 
