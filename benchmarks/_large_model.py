@@ -1,4 +1,4 @@
-"""A model with random weights, packed as tsbatch packs it and in the stock way."""
+"""A model with random weights, packaged by tsbatch and with the stock archiver."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tsbatch.archive.writer import Format
 from tsbatch.packaging.builder import package
 
 LARGE: Final = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
-"""BERT-large: 335 million weights."""
+"""BERT-large: 335 million parameters."""
 SMALL: Final = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
 NO_WEIGHTS: Final = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
 TOKENIZER: Final = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json")
@@ -32,7 +32,7 @@ FORMATS: Final[dict[str, Format]] = {"archive": "mar", "folder": "folder"}
 
 
 def save_model(folder: Path, sizes: Mapping[str, Any]) -> None:
-    """A BERT of these sizes with random weights and MiniLM's tokenizer, as save_pretrained writes it."""
+    """Save a BERT model of these sizes with random weights and MiniLM's tokenizer in save_pretrained format."""
     from transformers import BertConfig, BertModel
     from transformers.utils import logging
 
@@ -43,20 +43,20 @@ def save_model(folder: Path, sizes: Mapping[str, Any]) -> None:
 
 
 def tokenizer_files(folder: Path) -> list[Path]:
-    """Those of :data:`TOKENIZER` that are there."""
+    """List the files of :data:`TOKENIZER` that exist in the folder."""
     return [folder / name for name in TOKENIZER if (folder / name).is_file()]
 
 
 def pack(name: str, folder: Path, sizes: Mapping[str, Any], say: Say) -> dict[str, Path]:
-    """What each of :data:`WAYS` registers, made in ``folder``."""
+    """Package the model in each of :data:`WAYS`, below ``folder``; return the paths to register."""
     store = folder / name
     with tempfile.TemporaryDirectory(dir=folder) as private:
         model = Path(private)
-        say(f"{name}: making the model")
+        say(f"{name}: creating the model")
         save_model(model, sizes)
-        say(f"{name}: packing it with tsbatch")
+        say(f"{name}: packaging it with tsbatch")
         paths = {way: _package(f"{name}-{way}", model, store, form) for way, form in FORMATS.items()}
-        say(f"{name}: packing it with torch-model-archiver, which compresses")
+        say(f"{name}: packaging it with torch-model-archiver, which compresses")
         paths["stock"] = pack_stock(f"{name}-stock", model, store)
     return paths
 
@@ -67,7 +67,7 @@ def _package(name: str, model: Path, store: Path, form: Format) -> Path:
 
 
 def pack_stock(name: str, model: Path, store: Path) -> Path:
-    """A state dict in torch-model-archiver's default archive."""
+    """Package a state dict with torch-model-archiver in its default archive format."""
     import torch
     from safetensors.torch import load_file
 
@@ -85,6 +85,6 @@ def pack_stock(name: str, model: Path, store: Path) -> Path:
     command = [str(Path(sys.executable).with_name("torch-model-archiver"))]
     for option, value in options.items():
         command += [option, str(value)]
-    # It works in <temporary folder>/<model name>, and deletes what is there.
+    # The archiver works in <temporary folder>/<model name> and deletes its contents.
     subprocess.run(command, check=True, stdout=sys.stderr, env={**os.environ, "TMPDIR": str(model)})
     return store / f"{name}.mar"

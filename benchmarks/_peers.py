@@ -1,4 +1,4 @@
-"""Other serving systems with the same model: their environments, and servers that end without trace."""
+"""Other serving systems with the same model: their environments, and servers that leave nothing behind."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ TORCH: Final = "torch==2.13.0"
 TRANSFORMERS: Final = "transformers==5.24.0"
 SECONDS_TO_START: Final = 180
 SECONDS_TO_ANSWER: Final = 10
-"""A server that is up too early may take a connection and never answer it."""
+"""A server that is still starting may accept a connection and never answer it."""
 EXAMPLE: Final = "All of them have to give the same answer to this sentence."
-LEAST_COSINE: Final = 0.9999
+MIN_COSINE: Final = 0.9999
 Name = Literal["litserve", "ray", "infinity", "bentoml"]
 
 
 class PeerError(Exception):
-    """A peer that cannot be installed or started, and why, in one line."""
+    """A peer cannot be installed or started; the message gives the reason in one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,12 @@ class Peer:
     """Another serving system.
 
     Attributes:
-        title: what people call it.
-        requirements: what pip installs for it beside torch.
-        command: what starts its server, with ``{bin}``, ``{apps}``, ``{model}``, ``{port}`` and ``{batch}`` filled in.
-        path: where it takes texts.
-        body: what it takes for one text.
+        title: its usual name.
+        requirements: the packages that pip installs for it in addition to torch.
+        command: the command that starts its server, with ``{bin}``, ``{apps}``, ``{model}``, ``{port}`` and ``{batch}``
+            as placeholders.
+        path: the HTTP path that accepts texts.
+        body: builds the request body for one text.
         processes: whether it can run several workers.
     """
 
@@ -96,7 +97,7 @@ PEERS: Final[dict[Name, Peer]] = {
 
 @dataclass(frozen=True, slots=True)
 class PeerSystem:
-    """A peer with its settings, as ``_systems.System`` is for TorchServe; ``delay`` is in ms."""
+    """A peer with its settings, the counterpart of ``_systems.System`` for TorchServe; ``delay`` is in ms."""
 
     peer: Name
     workers: int
@@ -109,18 +110,18 @@ class PeerSystem:
 
     @property
     def settings(self) -> str:
-        """As ``2 workers x 1 thread, batch 32``."""
+        """The settings in words, for example ``2 workers x 1 thread, batch 32``."""
         workers = "1 worker" if self.workers == 1 else f"{self.workers} workers"
         threads = f"{self.threads} thread{'s' * (self.threads > 1)}"
         return f"{workers} × {threads}, {f'batch {self.batch}' if self.batch > 1 else 'no batching'}"
 
     def figures(self) -> dict[str, Any]:
-        """As one JSON object."""
+        """Convert to one JSON object."""
         return asdict(self)
 
 
 def sweep(peer: Name, cores: int, *, quick: bool) -> list[PeerSystem]:
-    """The settings out of which a peer gets its best; those with batch 32 are among them."""
+    """List the settings to try for a peer; some of them have batch 32."""
     shares = [(1, cores), (cores, 1)] if PEERS[peer].processes and cores > 1 else [(1, cores)]
     if quick:
         return [PeerSystem(peer, *shares[-1], 32)]
@@ -128,10 +129,10 @@ def sweep(peer: Name, cores: int, *, quick: bool) -> list[PeerSystem]:
 
 
 def install(peer: Name) -> Path:
-    """The folder of the programs in the peer's own environment, which is made when it is not there yet.
+    """Create the peer's environment if it does not exist yet, and return the folder of its programs.
 
     Raises:
-        PeerError: pip could not.
+        PeerError: pip failed.
     """
     folder = ENVIRONMENTS / peer
     programs = folder / ("Scripts" if os.name == "nt" else "bin")
@@ -160,8 +161,8 @@ class PeerServer:
     """A peer's running server.
 
     Attributes:
-        system: what runs.
-        address: as ``127.0.0.1:8000``.
+        system: the running peer and its settings.
+        address: host and port, for example ``127.0.0.1:8000``.
     """
 
     system: PeerSystem
@@ -169,7 +170,7 @@ class PeerServer:
 
     @property
     def peer(self) -> Peer:
-        """What it is a server of."""
+        """The serving system."""
         return PEERS[self.system.peer]
 
 
@@ -180,20 +181,20 @@ def serving(
     expected: Sequence[float],
     more: Callable[[Path], Mapping[str, str]] = lambda _: {},
 ) -> Iterator[PeerServer]:
-    """The server, once it gives the expected answer to :data:`EXAMPLE`; it ends with all that it started.
+    """Start the server, wait until it answers :data:`EXAMPLE` correctly, and stop it with all its processes afterwards.
 
     Args:
-        system: which, in which settings.
+        system: the peer and its settings.
         programs: the folder of its programs.
-        expected: the right vector.
-        more: what else is in its environment, told its folder.
+        expected: the correct vector.
+        more: computes additional environment variables from its working folder.
 
     Raises:
-        PeerError: it ended, took too long, or answers something else.
+        PeerError: it exited, took too long, or gave a different answer.
     """
     port = free_ports(1)[0]
-    places = {"bin": programs, "apps": APPS, "model": model_dir(), "port": port, "batch": system.batch}
-    command = [word.format(**places) for word in PEERS[system.peer].command.split()]
+    values = {"bin": programs, "apps": APPS, "model": model_dir(), "port": port, "batch": system.batch}
+    command = [word.format(**values) for word in PEERS[system.peer].command.split()]
     with tempfile.TemporaryDirectory(prefix="tsbatch-peer-") as folder:
         log = Path(folder) / "log.txt"
         with log.open("wb") as out:
@@ -225,7 +226,7 @@ def _environment(system: PeerSystem, port: int, folder: str) -> dict[str, str]:
     settings |= {"BATCH": system.batch, "DELAY": system.delay}
     own = {f"PEER_{name}": str(value) for name, value in settings.items()}
     quiet = {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "BENTOML_DO_NOT_TRACK": "True", "RAY_USAGE_STATS_ENABLED": "0"}
-    # Despite its name this is what keeps all of Ray's own ports on 127.0.0.1.
+    # Despite its name, this variable keeps all of Ray's own ports on 127.0.0.1.
     quiet |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
     threads = dict.fromkeys(("OMP_NUM_THREADS", "RAYON_NUM_THREADS"), str(system.threads))
     home = {"BENTOML_HOME": f"{folder}/bentoml", "PYTHONPATH": str(APPS), MARK: folder}
@@ -240,12 +241,12 @@ def _wait(server: PeerServer, process: subprocess.Popen[bytes], log: Path, expec
             break
         except httpx.HTTPError as error:
             if process.poll() is not None:
-                raise PeerError(f"its server ended: {_last_line(log)}") from None
+                raise PeerError(f"its server exited: {_last_line(log)}") from None
             if time.monotonic() > deadline:
                 raise PeerError(f"no answer in {SECONDS_TO_START} s: {error}; {_last_line(log)}") from None
             time.sleep(0.2)
-    if (found := cosine(vector, expected)) < LEAST_COSINE:
-        raise PeerError(f"it answers something else: cosine {found:.4f}")
+    if (found := cosine(vector, expected)) < MIN_COSINE:
+        raise PeerError(f"its answer differs from the expected vector: cosine {found:.4f}")
 
 
 def _ask(server: PeerServer) -> list[float]:
@@ -255,12 +256,12 @@ def _ask(server: PeerServer) -> list[float]:
     ).raise_for_status()
     found = next(vectors_in(answer.json()), None)
     if found is None:
-        raise PeerError(f"it answers without a vector: {answer.text[:200]}")
+        raise PeerError(f"its answer contains no vector: {answer.text[:200]}")
     return found
 
 
 def vectors_in(value: Any) -> Iterator[list[float]]:
-    """Every list of numbers in an answer."""
+    """Find every list of numbers in an answer."""
     if isinstance(value, list) and value and isinstance(value[0], float):
         yield value
     elif isinstance(value, list | Mapping):
@@ -269,7 +270,7 @@ def vectors_in(value: Any) -> Iterator[list[float]]:
 
 
 def cosine(one: Sequence[float], other: Sequence[float]) -> float:
-    """The cosine of two vectors."""
+    """Compute the cosine of two vectors."""
     return sum(a * b for a, b in zip(one, other, strict=True)) / (_norm(one) * _norm(other))
 
 
@@ -279,4 +280,4 @@ def _norm(vector: Sequence[float]) -> float:
 
 def _last_line(log: Path) -> str:
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "it wrote nothing"
+    return lines[-1].strip() if lines else "its log is empty"

@@ -1,4 +1,4 @@
-"""Ratios of systems that took turns, with their spread."""
+"""Ratios between systems that were measured in turn, with their spread."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Thing = TypeVar("Thing")
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Several measurements of one thing: their median, the least and the most."""
+    """Median, minimum and maximum of several measurements of the same quantity."""
 
     median: float
     least: float
@@ -20,31 +20,31 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """The spread of ``values``, of which there is at least one."""
+        """Compute the spread of ``values``, which must not be empty."""
         return cls(median(values), min(values), max(values))
 
     def text(self, digits: int = 2) -> str:
-        """As ``1.52 (1.48 to 1.60)``."""
+        """Format as ``1.52 (1.48 to 1.60)``."""
         return f"{self.median:.{digits}f} ({self.least:.{digits}f} to {self.most:.{digits}f})"
 
 
-def ratios(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
-    """Ours over theirs, turn by turn, so that a drift of the machine hits both alike."""
-    return Spread.of([one / other for one, other in zip(ours, theirs, strict=True)])
+def ratios(candidate: Sequence[float], baseline: Sequence[float]) -> Spread:
+    """Divide candidate by baseline turn by turn, so that drift of the machine affects both equally."""
+    return Spread.of([one / other for one, other in zip(candidate, baseline, strict=True)])
 
 
 def turn(things: Sequence[Thing], number: int) -> list[Thing]:
-    """The order of turn ``number``: there and back, so that nobody always follows the same neighbour."""
+    """Order the systems of turn ``number``: reversed in every other turn, so that neighbours change order."""
     return list(things) if number % 2 == 0 else list(reversed(things))
 
 
 def in_blocks(ordered: Sequence[Thing], size: int) -> list[list[Thing]]:
-    """``ordered`` dealt out like cards, so that all blocks of ``size`` are alike.
+    """Deal ``ordered`` out like cards into blocks of ``size``, so that all blocks are similar.
 
     Raises:
-        ValueError: the blocks would not be of one size.
+        ValueError: the length is not a multiple of ``size``.
     """
     if len(ordered) % size:
         raise ValueError(f"{len(ordered)} cannot be cut into blocks of {size}")
     blocks = len(ordered) // size
-    return [list(ordered[place::blocks]) for place in range(blocks)]
+    return [list(ordered[start::blocks]) for start in range(blocks)]

@@ -1,4 +1,4 @@
-"""An archive on a Ray of this machine, deployed as a person would: with ``tsbatch ray deploy --local``."""
+"""Deploy an archive to a Ray cluster on this machine as a user would: with ``tsbatch ray deploy --local``."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ MODULE: Final = (sys.executable, "-m", "tsbatch", "ray")
 
 @dataclass(frozen=True, slots=True)
 class Deployed:
-    """What answers.
+    """A deployed application.
 
     Attributes:
-        address: as ``127.0.0.1:8000``.
-        told: what the command said of it.
-        environment: of further commands.
+        address: host and port, for example ``127.0.0.1:8000``.
+        description: the JSON object that the command printed.
+        environment: environment variables for further commands.
     """
 
     address: str
-    told: dict[str, Any]
+    description: dict[str, Any]
     environment: dict[str, str]
 
     def deploy(self, archive: Path, *words: str) -> None:
-        """Deploy it again, in other settings."""
+        """Deploy it again with other settings."""
         _deploy(archive, self.address.partition(":")[2], words, self.environment)
 
 
 @contextmanager
 def on_ray(archive: Path, *words: str) -> Iterator[Deployed]:
-    """The archive on a Ray that is started for it, with further options of ``ray deploy``; both end with the block."""
+    """Deploy the archive to its own Ray cluster, with further options of ``ray deploy``; stop both after the block."""
     with end_on_signals(), tempfile.TemporaryDirectory(prefix="tsbatch-ray-") as folder:
         environment = {**os.environ, "TSBATCH_STATE_DIR": folder, "HF_HUB_OFFLINE": "1"}
         environment.pop("RAY_ADDRESS", None)
@@ -54,19 +54,19 @@ def on_ray(archive: Path, *words: str) -> Iterator[Deployed]:
         finally:
             state = _state(Path(folder))
             subprocess.run([*MODULE, "undeploy", NAME], env=environment, check=False, capture_output=True)
-            _end_what_is_left(state)
+            _end_leftovers(state)
 
 
 def _state(folder: Path) -> dict[str, Any]:
-    """What ``--local`` noted of the Ray that it started."""
+    """Read what ``--local`` recorded about the Ray cluster that it started."""
     with suppress(FileNotFoundError):
         found: dict[str, Any] = json.loads((folder / "ray" / "local.json").read_text(encoding="utf-8"))
         return found
     return {}
 
 
-def _end_what_is_left(state: dict[str, Any]) -> None:
-    """Where nothing could be deployed, or the command was killed, there is nothing to undeploy."""
+def _end_leftovers(state: dict[str, Any]) -> None:
+    """Stop what undeploy could not: a cluster whose deployment failed or whose command was killed."""
     if work_dir := state.get("work_dir"):
         end_marked(work_dir)
         shutil.rmtree(work_dir, ignore_errors=True)
@@ -75,5 +75,5 @@ def _end_what_is_left(state: dict[str, Any]) -> None:
 def _deploy(archive: Path, port: str, words: Sequence[str], environment: dict[str, str]) -> dict[str, Any]:
     command = [*MODULE, "deploy", str(archive), "--name", NAME, "--local", "--port", port, "--json", *words]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    description: dict[str, Any] = json.loads(done.stdout)
+    return description

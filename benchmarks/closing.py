@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""How often a registered ``close()`` is reached, for every way a worker's life can end.
+"""Measure how often a registered ``close()`` is called, for every way in which a worker can end.
 
-    python benchmarks/closing.py --write      measure, and put the table into docs/closing.md
-    python benchmarks/closing.py --json       one JSON object on the last line
+    python benchmarks/closing.py --write      measure, and write the table into docs/closing.md
+    python benchmarks/closing.py --json       print one JSON object on the last line
     python benchmarks/closing.py --tries 3 --way stop
 
-Each try starts a worker, ends it in one of five ways while it is idle or busy, and looks for the file that its
-``on_close`` callback writes. The callback goes on stamping the time into that file for a second, so the last stamp
-tells how long a closing may take before SIGKILL. Exit code 1 when a promise of docs/closing.md was not kept: a command
-given to ``when_gone`` always runs, and a batch that takes too long or a killed frontend leaves time to close.
+Each try starts a worker, ends it in one of five ways while it is idle or busy, and checks for the file that its
+``on_close`` callback writes. The callback keeps writing timestamps into that file for a second, so the last timestamp
+shows how much time closing has before SIGKILL. The exit code is 1 if a guarantee of docs/closing.md does not hold: a
+command given to ``when_gone`` always runs, and a batch that times out or a killed frontend leaves time to close.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
+from _tables import Say, finish, into, progress, table
 
 from tsbatch.archive.model_config import ModelConfig
 from tsbatch.packaging.builder import package
@@ -48,7 +49,7 @@ from tsbatch import BatchHandler
 
 
 class Closing(BatchHandler):
-    """Is busy as long and in the way it is told, and says when it is closed."""
+    """Is busy in the way that the request names, and writes timestamps while it closes."""
 
     def load_model(self):
         return None
@@ -83,33 +84,30 @@ class Closing(BatchHandler):
         return tensors
 '''
 STATES = ("idle", "computing", "asleep")
-"""What the worker is doing: nothing, Python code, or something that lets other threads run (a sleep, most of torch)."""
+"""The worker's activity: none, Python code, or a call that lets other threads run (a sleep, most of torch)."""
 WAYS = ("unregister", "scale down", "stop", "time-out", "killed frontend")
 ONE_SERVER = frozenset({"unregister", "scale down", "time-out"})
-"""Ways that leave the server alive for the next try."""
-SURE = frozenset({"time-out", "killed frontend"})
-"""Ways in which nobody kills the worker before it has closed."""
+"""Ways that leave the server running for the next try."""
+GUARANTEED = frozenset({"time-out", "killed frontend"})
+"""Ways in which nothing kills the worker before it has closed."""
 RESPONSE_TIMEOUT = 2
 SECONDS_TO_CLOSE = 5
-"""After this nothing comes any more; a worker whose frontend is gone may be busy for longer."""
+"""After this time no more timestamps follow; a worker whose frontend was killed may stay busy for longer."""
 
 PAGE = Path(__file__).parents[1] / "docs" / "closing.md"
 BEGIN = "<!-- measured by benchmarks/closing.py -->"
-END = "<!-- end -->"
-
-Say = Callable[[str], None]
 
 
 @dataclass
 class Row:
-    """What became of one way to end a worker in one state.
+    """The results for one way to end a worker in one state.
 
     Attributes:
-        way: how it was ended.
-        state: what it was doing.
-        tries: how often that was tried.
-        reached: how often the callback began.
-        left: milliseconds that the callback had until SIGKILL, for each time it began; 1000 is "as long as it likes".
+        way: how the worker was ended.
+        state: the worker's activity at that time.
+        tries: the number of tries.
+        reached: how often the callback started.
+        left: milliseconds from each start of the callback to SIGKILL; 1000 means that it was not cut short.
         gone: how often the command given to ``when_gone`` ran.
     """
 
@@ -120,8 +118,8 @@ class Row:
     left: list[float] = field(default_factory=list)
     gone: int = 0
 
-    def take(self, stamps: Sequence[float], *, gone: bool) -> None:
-        """One more try: the times the callback wrote down, and whether the command ran."""
+    def add(self, stamps: Sequence[float], *, gone: bool) -> None:
+        """Add a try: the timestamps that the callback wrote, and whether the command ran."""
         self.tries += 1
         self.gone += gone
         if stamps:
@@ -130,18 +128,18 @@ class Row:
 
     @property
     def time_left(self) -> str:
-        """How long a closing may take: least and median, for people."""
+        """The time available for closing, in words: minimum and median."""
         if not self.left:
             return "-"
-        least, middle = min(self.left), statistics.median(self.left)
-        return "over 900 ms" if least > 900 else f"{least:.0f} ms, {middle:.0f} ms"
+        minimum, median = min(self.left), statistics.median(self.left)
+        return "over 900 ms" if minimum > 900 else f"{minimum:.0f} ms, {median:.0f} ms"
 
 
 class Bench:
-    """Servers and workers to end, and what they leave behind.
+    """Servers and workers to end, and the files that they write.
 
     Args:
-        folder: where archive and files go.
+        folder: where the archives and those files are written.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -160,12 +158,12 @@ class Bench:
         )
 
     def server(self, way: str) -> Server:
-        """A server with one worker, for this way to end it."""
+        """Start a server with one worker, configured for this way to end it."""
         archive = self.hasty if way == "time-out" else self.patient
         return Server.start(models=[archive], name=f"closing-{os.getpid()}")
 
     def row(self, way: str, state: str, tries: int, say: Say) -> Row:
-        """Try ``tries`` times."""
+        """End a worker ``tries`` times and collect the results."""
         row = Row(way, state)
         with contextlib.ExitStack() as running:
             server: Server | None = None
@@ -174,15 +172,15 @@ class Bench:
                     running.close()
                     server = running.enter_context(self.server(way))
                 pid = self.end(server, way, state)
-                row.take(self._stamps(pid), gone=(self.folder / f"gone-{pid}").exists())
-                say(f"{way}, {state}: reached {row.reached} of {row.tries}, gone {row.gone}")
+                row.add(self._stamps(pid), gone=(self.folder / f"gone-{pid}").exists())
+                say(f"{way}, {state}: close() called {row.reached} of {row.tries} times, when_gone ran {row.gone}")
         return row
 
     def end(self, server: Server, way: str, state: str) -> int:
-        """End the server's worker in this way, see to it that there is one again, and return its process id."""
+        """End the server's worker in this way, start a new one if the server remains, and return the old process id."""
         with server.management() as management:
             worker = psutil.Process(management.wait_ready(MODEL)["workers"][0]["pid"])
-            ask(server, "idle")  # a worker that has answered before, as workers in service have
+            ask(server, "idle")  # the worker has answered before, like workers in service
             asking = self._busy(server, worker.pid, state) if state != "idle" else None
             if way == "unregister":
                 management.unregister(MODEL)
@@ -196,7 +194,7 @@ class Bench:
                 worker.wait(RESPONSE_TIMEOUT + SECONDS_TO_CLOSE)
             time.sleep(0.2)
             if asking:
-                asking.join(1)  # TorchServe never answers some of them
+                asking.join(1)  # TorchServe never answers some of these requests
             if way == "unregister":
                 management.register(f"{MODEL}.mar")
             elif way == "scale down":
@@ -204,14 +202,14 @@ class Bench:
         return worker.pid
 
     def _busy(self, server: Server, pid: int, state: str) -> threading.Thread:
-        """Let the worker do something, and return when it does."""
+        """Give the worker something to do, and return once it is doing it."""
         asking = threading.Thread(target=ask, args=(server, state), daemon=True)
         asking.start()
-        sign = self.folder / f"busy-{pid}"
+        marker = self.folder / f"busy-{pid}"
         deadline = time.monotonic() + 30
-        while not sign.exists():
+        while not marker.exists():
             if time.monotonic() > deadline:
-                raise SystemExit("closing: the worker did not take the request")
+                raise SystemExit("closing: the worker did not start the request within 30 s")
             time.sleep(0.005)
         time.sleep(0.2)
         return asking
@@ -225,7 +223,7 @@ class Bench:
 
 
 def ask(server: Server, how: str) -> None:
-    """One request that says what the worker is to do; the answer, if any, does not matter."""
+    """Send a request that names what the worker should do; the answer, if any, does not matter."""
     connection = http.client.HTTPConnection(urlsplit(server.inference_address).netloc, timeout=90)
     headers = {**server.headers("inference"), "Content-Type": "application/json"}
     with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(connection):
@@ -234,51 +232,35 @@ def ask(server: Server, how: str) -> None:
 
 
 def cells(ways: Sequence[str]) -> list[tuple[str, str]]:
-    """Every way with every state it can meet; an idle worker cannot be late."""
+    """List every way with every state in which it can happen; an idle worker cannot time out."""
     return [(way, state) for way in ways for state in STATES if (way, state) != ("time-out", "idle")]
 
 
-def table(rows: Sequence[Row]) -> str:
-    """The rows as Markdown."""
-    head = ("how it ends", "the worker is", "`close()` reached", "time it had: least, median", "`when_gone` ran")
-    lines = [head, ["---"] * len(head)]
-    lines += [
+def table_of(rows: Sequence[Row]) -> str:
+    """Render the rows as Markdown."""
+    head = ("how it ends", "the worker is", "`close()` called", "time available: minimum, median", "`when_gone` ran")
+    lines = [
         (row.way, row.state, f"{row.reached} of {row.tries}", row.time_left, f"{row.gone} of {row.tries}")
         for row in rows
     ]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return table(head, lines)
 
 
-def broken_promises(rows: Sequence[Row]) -> list[Row]:
-    """The rows in which something failed that does not depend on who is faster."""
-    return [row for row in rows if row.gone < row.tries or (row.way in SURE and row.reached < row.tries)]
-
-
-def with_table(page: str, text: str) -> str:
-    """The page with its table replaced by another.
-
-    Raises:
-        SystemExit: the page has no place for a table.
-    """
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not end:
-        raise SystemExit(f"closing: {PAGE} has no lines {BEGIN} and {END}")
-    return f"{before}{begin}\n{text}\n{end}{after}"
+def broken_guarantees(rows: Sequence[Row]) -> list[Row]:
+    """List the rows with failures that are not due to a race."""
+    return [row for row in rows if row.gone < row.tries or (row.way in GUARANTEED and row.reached < row.tries)]
 
 
 def main(words: list[str]) -> int:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description="How often close() is reached.")
-    parser.add_argument("--tries", type=int, default=20, help="tries of each kind (default 20)")
+    parser = argparse.ArgumentParser(description="Measure how often close() is called.")
+    parser.add_argument("--tries", type=int, default=20, help="tries per way and state (default 20)")
     parser.add_argument("--way", action="append", choices=WAYS, help="only this way; may be repeated")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/closing.md")
-    parser.add_argument("--json", action="store_true", help="one JSON object on standard output, nothing else")
+    parser.add_argument("--write", action="store_true", help="write the table into docs/closing.md")
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else to standard output")
     chosen = parser.parse_args(words)
 
-    def say(message: str) -> None:
-        print(message, file=sys.stderr, flush=True)
-
+    say = progress()
     folder = Path(tempfile.mkdtemp(prefix="tsbatch-closing-"))
     try:
         bench = Bench(folder)
@@ -288,12 +270,12 @@ def main(words: list[str]) -> int:
         shutil.rmtree(folder)
     figures: dict[str, Any] = {"schema": 1, "tries": chosen.tries, "rows": [asdict(row) for row in rows]}
     if chosen.write:
-        PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), table(rows)), encoding="utf-8")
-    print(json.dumps(figures) if chosen.json else table(rows))
-    broken = broken_promises(rows)
-    for row in broken:
-        say(f"broken promise: {row.way}, {row.state}: reached {row.reached}, gone {row.gone} of {row.tries}")
-    return 1 if broken else 0
+        PAGE.write_text(into(PAGE.read_text(encoding="utf-8"), table_of(rows), BEGIN), encoding="utf-8")
+    broken = [
+        f"{row.way}, {row.state}: close() called {row.reached}, when_gone ran {row.gone} of {row.tries} times"
+        for row in broken_guarantees(rows)
+    ]
+    return finish(chosen, figures, table_of(rows), broken)
 
 
 if __name__ == "__main__":

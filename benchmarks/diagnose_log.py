@@ -1,11 +1,11 @@
-"""How fast and in how much memory ``tsbatch diagnose`` reads a huge ts_log.log.
+"""Measure the speed and the memory use of ``tsbatch diagnose`` on a huge ts_log.log.
 
     python benchmarks/diagnose_log.py [--gigabytes 2] [--json]
 
-Makes a log as TorchServe 0.12.0 writes it (4 workers, batches of 1 to 8, every line of org.pytorch.serve twice, the
-metric lines in between), whose latencies are known because they are drawn here, and runs the command on it in a process
-of its own, with its progress bar. It is run on a tenth of the log as well: memory must not grow with the log. Exit code
-1 when the rate is below the goal, the memory grows, or the figures are not those that were drawn.
+Writes a log in the format of TorchServe 0.12.0 (4 workers, batches of 1 to 8, every line of org.pytorch.serve twice,
+metric lines in between) with known latencies, drawn at random here, and runs the command on it in a separate process
+with its progress bar. The command also runs on a tenth of the log, because memory must not grow with the log. The exit
+code is 1 if the rate is below the goal, the memory grows, or the figures differ from the drawn ones.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from _tables import finish
 
 GOAL: Final = 50.0
-"""Megabytes a second."""
+"""Megabytes per second."""
 
-MOST_GROWTH: Final = 1.15
-"""Peak memory on the whole log over that on a tenth of it."""
+MAX_GROWTH: Final = 1.15
+"""Maximum ratio of the peak memory on the whole log to that on a tenth of it."""
 
 GIGABYTE: Final = 10**9
 WORKERS: Final = 4
@@ -71,7 +72,7 @@ TAIL: Final = (
 
 
 def write_log(path: Path, size: int) -> array[float]:
-    """Write so many bytes of log; the latency of each request, ms."""
+    """Write a log of at least ``size`` bytes; return the latency of each request, in ms."""
     chance = random.Random(0)
     latencies = array("d")
     moment = 0
@@ -101,7 +102,7 @@ def _batch(chance: random.Random, at: int, worker: int, latencies: array[float])
 
 
 def diagnose(folder: Path) -> dict[str, Any]:
-    """Run the command on a log folder: what it found, seconds, and peak memory in bytes."""
+    """Run the command on a log folder; return its findings, its duration in seconds and its peak memory in bytes."""
     command = [sys.executable, "-m", "tsbatch", "diagnose", str(folder), "--json"]
     started = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
@@ -114,7 +115,7 @@ def diagnose(folder: Path) -> dict[str, Any]:
 
 
 def measure(gigabytes: float) -> dict[str, Any]:
-    """Both logs, one after the other."""
+    """Measure both logs, one after the other."""
     with tempfile.TemporaryDirectory(prefix="tsbatch-log-") as folder:
         path = Path(folder) / "ts_log.log"
         write_log(path, int(gigabytes * GIGABYTE / 10))
@@ -138,35 +139,29 @@ def measure(gigabytes: float) -> dict[str, Any]:
     }
 
 
-def missed(figures: dict[str, Any]) -> list[str]:
-    """What is not as it should be."""
+def missed_targets(figures: dict[str, Any]) -> list[str]:
+    """List the missed targets."""
     wrong = []
     if figures["megabytes_per_second"] < GOAL:
-        wrong.append(f"{figures['megabytes_per_second']} MB/s are below {GOAL:g}")
-    if figures["memory_megabytes"] > MOST_GROWTH * figures["memory_megabytes_of_a_tenth"]:
+        wrong.append(f"{figures['megabytes_per_second']} MB/s is below the goal of {GOAL:g} MB/s")
+    if figures["memory_megabytes"] > MAX_GROWTH * figures["memory_megabytes_of_a_tenth"]:
         wrong.append("memory grows with the log")
     if figures["requests_found"] != figures["requests"]:
-        wrong.append(f"{figures['requests_found']} requests found of {figures['requests']}")
+        wrong.append(f"found {figures['requests_found']} of {figures['requests']} requests")
     off = [name for name in ("p50", "p99") if abs(figures[f"{name}_found_over_drawn"] - 1) > 0.02]
-    return wrong + [f"{name} is not the one that was drawn" for name in off]
+    return wrong + [f"{name} differs from the drawn value" for name in off]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gigabytes", type=float, default=2.0)
-    parser.add_argument("--json", action="store_true", help="one JSON object on the last line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on the last line")
     chosen = parser.parse_args(arguments)
     figures = measure(chosen.gigabytes)
-    wrong = missed(figures)
-    if chosen.json:
-        print(json.dumps({**figures, "missed": wrong}))
-    else:
-        for name, value in figures.items():
-            print(f"{name.replace('_', ' '):<30} {value}")
-        for line in wrong:
-            print(f"missed: {line}", file=sys.stderr)
-    return 1 if wrong else 0
+    wrong = missed_targets(figures)
+    text = "\n".join(f"{name.replace('_', ' '):<30} {value}" for name, value in figures.items())
+    return finish(chosen, {**figures, "missed": wrong}, text, wrong)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""all-MiniLM-L6-v2 through every engine with every dtype: texts a second, and how far the answers deviate.
+"""Compare all engines and dtypes with all-MiniLM-L6-v2: texts per second, and the agreement of the answers.
 
-    python benchmarks/engines.py            a table
-    python benchmarks/engines.py --json     one JSON object instead
-    python benchmarks/engines.py --write    the table also into docs/engines.md
+    python benchmarks/engines.py            print a table
+    python benchmarks/engines.py --json     print one JSON object instead
+    python benchmarks/engines.py --write    also write the table into docs/engines.md
 
-What is measured is what `tsbatch package --engine auto` measures, over the benchmarks' own texts of mixed lengths and
-in batches of 32: the whole handler in one process, from the request to its JSON.
+It measures what `tsbatch package --engine auto` measures, with the benchmarks' texts of mixed lengths in batches of 32:
+the whole handler in one process, from the request to the JSON answer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BEGIN: Final = "<!-- measured by benchmarks/engines.py -->"
 
 
 def measure(count: int) -> list[Trial]:
-    """Every engine with every dtype over ``count`` texts, a multiple of BLOCK."""
+    """Measure every engine with every dtype on ``count`` texts, a multiple of BLOCK."""
     archive = plan(name="engines", model=model_dir(), task="text-embedding", config=ModelConfig(batch_size=BATCH))
     texts = corpora(count, minilm_tokens(model_dir()))["mixed"]
     with tempfile.TemporaryDirectory() as folder:
@@ -41,29 +41,29 @@ def measure(count: int) -> list[Trial]:
 
 
 def table_of(trials: Sequence[Trial]) -> str:
-    """The trials in Markdown, and which of them `--engine auto` would take."""
+    """Render the trials in Markdown, and the one that `--engine auto` would select."""
     rows = [[*(cell or "-" for cell in trial.cells()[:-1]), trial.cells()[-1] or ""] for trial in trials]
     best = fastest(trials)
-    return f"{table(COLUMNS, rows)}\n\n`--engine auto` takes {best.engine}, {best.dtype}."
+    return f"{table(COLUMNS, rows)}\n\n`--engine auto` selects {best.engine}, {best.dtype}."
 
 
-def where(about: Mapping[str, Any]) -> str:
-    """The machine, in one line."""
+def machine_line(about: Mapping[str, Any]) -> str:
+    """Describe the machine in one line."""
     return f"{about['cores']} cores ({about['cpu']}), torch {about['torch']}, transformers {about['transformers']}."
 
 
 def main(words: list[str]) -> int:
     """Measure and print."""
-    parser = options("Every engine with every dtype.")
-    parser.add_argument("--blocks", type=int, default=1, help=f"texts, in blocks of {BLOCK} (default 1)")
+    parser = options("Compare all engines and dtypes.")
+    parser.add_argument("--blocks", type=int, default=1, help=f"number of blocks of {BLOCK} texts (default 1)")
     chosen = parser.parse_args(words)
     figures = figures_of(chosen, lambda: measured(chosen.blocks * BLOCK))
     trials = [Trial(**row) for row in figures["trials"]]
-    return deliver(chosen, figures, f"{where(figures['machine'])}\n\n{table_of(trials)}", PAGE, BEGIN, [])
+    return deliver(chosen, figures, f"{machine_line(figures['machine'])}\n\n{table_of(trials)}", PAGE, BEGIN, [])
 
 
 def measured(count: int) -> dict[str, Any]:
-    """The figures as one JSON object."""
+    """Measure and return the figures as one JSON object."""
     rows = [asdict(trial) for trial in measure(count)]
     return {"schema": 1, "machine": machine(), "batch": BATCH, "bound": BOUND, "trials": rows}
 

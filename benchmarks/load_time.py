@@ -28,7 +28,7 @@ from typing import Any, Final
 import httpx
 from _large_model import LARGE, NO_WEIGHTS, SMALL, WAYS, pack
 from _ratios import Spread, ratios, turn
-from _tables import Say, Target, deliver, figures_of, machine, options, table, teller
+from _tables import Say, Target, deliver, figures_of, machine, options, progress, table
 
 from tsbatch.archive.model_store import ModelSource
 from tsbatch.operations.registration import scale
@@ -252,7 +252,7 @@ def main(words: list[str]) -> int:
     chosen = parser.parse_args(words)
     os.environ["HF_HUB_OFFLINE"] = "1"
     sizes, turns = (SMALL, 1) if chosen.quick else (LARGE, chosen.turns)
-    figures = figures_of(chosen, lambda: measure(sizes, turns, teller()).figures())
+    figures = figures_of(chosen, lambda: measure(sizes, turns, progress()).figures())
     return deliver(chosen, figures, report(figures), PAGE, BEGIN, [] if chosen.quick else wanted_of(figures))
 
 

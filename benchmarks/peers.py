@@ -28,7 +28,7 @@ from _corpus import corpora, minilm_tokens
 from _peers import EXAMPLE, PEERS, Name, PeerError, PeerServer, PeerSystem, install, serving, sweep
 from _ratios import Spread, ratios, turn
 from _systems import RECOMMENDED, model_dir
-from _tables import Say, Target, deliver, figures_of, machine, options, table, targets, teller
+from _tables import Say, Target, deliver, figures_of, machine, options, progress, table, targets
 
 from tsbatch.system.signals import end_on_signals
 from tsbatch.worker.resources import usable_cores
@@ -315,7 +315,7 @@ def main(words: list[str]) -> int:
     chosen = parser.parse_args(words)
     os.environ["HF_HUB_OFFLINE"] = "1"
     plan, earlier = QUICK if chosen.quick else DEFAULT, sweep_in(chosen.swept) if chosen.swept else []
-    figures = figures_of(chosen, lambda: measure(plan, teller(), earlier).figures())
+    figures = figures_of(chosen, lambda: measure(plan, progress(), earlier).figures())
     return deliver(chosen, figures, report(figures), PAGE, BEGIN, [] if chosen.quick else wanted_of(figures))
 
 

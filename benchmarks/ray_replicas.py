@@ -23,7 +23,7 @@ from typing import Any, Final
 from _bench import Case, load_on, request_for
 from _ratios import Spread
 from _ray import PATH, on_ray
-from _tables import Say, Target, deliver, figures_of, machine, options, table, targets, teller
+from _tables import Say, Target, deliver, figures_of, machine, options, progress, table, targets
 from simulator_accuracy import HANDLER
 
 from tsbatch.archive.model_config import ModelConfig
@@ -135,7 +135,7 @@ def main(words: list[str]) -> int:
     chosen = parser.parse_args(words)
     os.environ["HF_HUB_OFFLINE"] = "1"
     counts, seconds = (REPLICAS[:2], 2.0) if chosen.quick else (REPLICAS, 15.0)
-    figures = figures_of(chosen, lambda: measure(counts, seconds, teller()))
+    figures = figures_of(chosen, lambda: measure(counts, seconds, progress()))
     return deliver(chosen, figures, report(figures), PAGE, BEGIN, [] if chosen.quick else wanted_of(figures))
 
 

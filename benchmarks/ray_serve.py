@@ -28,11 +28,11 @@ from typing import Any, Final
 import httpx
 from _bench import Bench, Case, load_on, request_for
 from _corpus import corpora, minilm_tokens
-from _peers import EXAMPLE, LEAST_COSINE, PeerError, PeerSystem, cosine, serving
+from _peers import EXAMPLE, MIN_COSINE, PeerError, PeerSystem, cosine, serving
 from _ratios import Spread, ratios, turn
 from _ray import PATH, on_ray
 from _systems import RECOMMENDED, model_dir
-from _tables import Say, Target, deliver, figures_of, machine, options, table, targets, teller
+from _tables import Say, Target, deliver, figures_of, machine, options, progress, table, targets
 from peers import expected_vector
 
 from tsbatch.ray import haproxy
@@ -141,7 +141,7 @@ class Comparison:
         """That ours gives the right vector."""
         answer = httpx.post(f"http://{address}{PATH}", json={"inputs": EXAMPLE}, trust_env=False, timeout=30)
         found = cosine(answer.raise_for_status().json()["embedding"], self.expected)
-        if found < LEAST_COSINE:
+        if found < MIN_COSINE:
             raise PeerError(f"tsbatch on Ray answers something else: cosine {found:.4f}")
 
     def run(self, who: str, settings: str, address: str, path: str, case: Case, number: int) -> Run:
@@ -219,7 +219,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--quick", action="store_true", help="two minutes, to see that it works")
     chosen = parser.parse_args(words)
     os.environ["HF_HUB_OFFLINE"] = "1"
-    figures = figures_of(chosen, lambda: measure(QUICK if chosen.quick else DEFAULT, teller()))
+    figures = figures_of(chosen, lambda: measure(QUICK if chosen.quick else DEFAULT, progress()))
     return deliver(chosen, figures, report(figures), PAGE, BEGIN, [] if chosen.quick else wanted_of(figures))
 
 

@@ -182,7 +182,7 @@ def main(words: list[str]) -> int:
     chosen = parser.parse_args(words)
     os.environ["HF_HUB_OFFLINE"] = "1"
     plan = QUICK if chosen.quick else FULL if chosen.full else DEFAULT
-    figures = _tables.figures_of(chosen, lambda: measure(plan, list(KINDS), _tables.teller()).figures())
+    figures = _tables.figures_of(chosen, lambda: measure(plan, list(KINDS), _tables.progress()).figures())
     chart = chosen.chart or (PAGE.with_name("serving.svg") if chosen.write else None)
     if chart:
         draw(figures, chart)

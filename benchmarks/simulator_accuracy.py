@@ -26,7 +26,7 @@ from typing import Any, Final
 
 import numpy as np
 from _ratios import Spread
-from _tables import Say, Target, deliver, machine, options, table, targets, teller
+from _tables import Say, Target, deliver, machine, options, progress, table, targets
 
 from tsbatch.archive.model_config import ModelConfig
 from tsbatch.bench.generator_process import generate
@@ -352,7 +352,7 @@ def figures_for(chosen: argparse.Namespace) -> dict[str, Any]:
     if chosen.source:
         return dict(json.loads(chosen.source.read_text(encoding="utf-8")))
     first, _, last = (chosen.only or f"1-{len(CELLS)}").partition("-")
-    return measure(CELLS[int(first) - 1 : int(last or first)], teller(), chosen.save)
+    return measure(CELLS[int(first) - 1 : int(last or first)], progress(), chosen.save)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from _ratios import Spread, ratios, turn
 from _systems import HANDLERS
-from _tables import Say, Target, deliver, figures_of, machine, options, table, teller
+from _tables import Say, Target, deliver, figures_of, machine, options, progress, table
 from _task_models import BUILDS
 from _task_requests import BATCH, requests
 
@@ -150,7 +150,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--task", action="append", choices=sorted(BUILDS), help="only this one; may be repeated")
     chosen = parser.parse_args(words)
     sys.path.insert(0, str(HANDLERS))
-    figures = figures_of(chosen, lambda: measure(chosen.task or list(BUILDS), teller()))
+    figures = figures_of(chosen, lambda: measure(chosen.task or list(BUILDS), progress()))
     text = f"{where(figures['machine'])}\n\n{table_of(figures['rates'])}"
     return deliver(chosen, figures, text, PAGE, BEGIN, targets(figures["rates"]))
 

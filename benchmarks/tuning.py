@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from _ratios import Spread
 from _simulated_server import CURVES, GRID, SimulatedServer
-from _tables import Target, deliver, figures_of, options, table, teller
+from _tables import Target, deliver, figures_of, options, progress, table
 
 from tsbatch.tuning.history import History
 from tsbatch.tuning.objective import Figures, Goal, Objective, merit
@@ -122,7 +122,7 @@ def share(goal: Goal, best: Figures, found: Figures | None) -> float:
 
 def measure(repeats: int) -> dict[str, Any]:
     """All cases."""
-    say, rows = teller(), []
+    say, rows = progress(), []
     for case in CASES:
         goal, truth = brute_force(case)
         best = best_of(goal, truth)

@@ -62,9 +62,9 @@ def test_a_peer_ends_with_everything_that_it_started(peer_that):
 @pytest.mark.parametrize(
     "source, message",
     [
-        ("raise SystemExit('no such model')", "its server ended: no such model"),
-        (SERVER.replace("ANSWER", "[0.8, -0.6]"), "it answers something else: cosine 0.0000"),
-        (SERVER.replace("ANSWER", "None"), "it answers without a vector"),
+        ("raise SystemExit('no such model')", "its server exited: no such model"),
+        (SERVER.replace("ANSWER", "[0.8, -0.6]"), "its answer differs from the expected vector: cosine 0.0000"),
+        (SERVER.replace("ANSWER", "None"), "its answer contains no vector"),
     ],
 )
 def test_a_peer_that_is_not_right_says_why(peer_that, source, message):

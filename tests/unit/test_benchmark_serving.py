@@ -152,7 +152,7 @@ def test_every_load_has_its_targets(figures):
     missed = {case: [target.what for target in targets if not target.met] for case, targets in wanted.items()}
     assert missed == {
         ("mixed", 64): ["× the best packed way in process"],
-        ("mixed", 1): ["ms later than one by one (P50)"],
+        ("mixed", 1): ["added P50 latency over one by one, ms"],
         ("short", 32): [],
     }
 

@@ -26,6 +26,7 @@ def test_the_tables_go_where_the_old_ones_were():
     "name",
     [
         "_serving_report",
+        "closing",
         "peers",
         "load_time",
         "engines",
@@ -57,7 +58,7 @@ def test_figures_are_measured_saved_and_shown_again(tmp_path, capsys):
     assert _tables.deliver(first, figures, "the table", page, BEGIN, [missed]) == 1
     said = capsys.readouterr()
     assert json.loads(said.out) == {"schema": 1, "rate": 3.0}
-    assert "missed: × the others: wanted ≥ 4.00, measured 3.00 (2.00 to 3.50)" in said.err
+    assert "missed: × the others: target ≥ 4.00, measured 3.00 (2.00 to 3.50)" in said.err
     assert "old" in page.read_text()
     again = parser.parse_args(["--from", str(file), "--write"])
     assert _tables.figures_of(again, lambda: pytest.fail("measured again")) == figures

@@ -22,35 +22,26 @@ def test_the_ratio_is_the_median_of_neighbouring_turns():
 
 def test_a_row_counts_tries_and_the_time_that_was_left():
     row = closing.Row("stop", "idle")
-    row.take([], gone=True)
-    row.take([10.0, 10.001, 10.0025], gone=True)
-    row.take([20.0], gone=False)
+    row.add([], gone=True)
+    row.add([10.0, 10.001, 10.0025], gone=True)
+    row.add([20.0], gone=False)
     assert (row.tries, row.reached, row.gone, row.left) == (3, 2, 2, [2.5, 0.0])
     assert row.time_left == "0 ms, 1 ms"
     assert closing.Row("stop", "idle").time_left == "-"
-    assert closing.table([row]).splitlines()[-1] == "| stop | idle | 2 of 3 | 0 ms, 1 ms | 2 of 3 |"
+    assert closing.table_of([row]).splitlines()[-1] == "| stop | idle | 2 of 3 | 0 ms, 1 ms | 2 of 3 |"
 
 
-def test_promises_are_kept_or_not():
+def test_guarantees_that_do_not_hold_are_listed():
     kept = [closing.Row("stop", "idle", 20, 3, gone=20), closing.Row("time-out", "asleep", 20, 20, gone=20)]
-    assert closing.broken_promises(kept) == []
+    assert closing.broken_guarantees(kept) == []
     for row in (closing.Row("stop", "idle", 20, 20, gone=19), closing.Row("killed frontend", "idle", 20, 19, gone=20)):
-        assert closing.broken_promises([*kept, row]) == [row]
+        assert closing.broken_guarantees([*kept, row]) == [row]
 
 
 def test_an_idle_worker_cannot_be_late():
     cells = closing.cells(closing.WAYS)
     assert ("time-out", "idle") not in cells
     assert len(cells) == len(closing.WAYS) * len(closing.STATES) - 1
-
-
-def test_the_table_goes_where_the_old_one_was():
-    page = f"a\n{closing.BEGIN}\nold\n{closing.END}\nb\n"
-    once = closing.with_table(page, "new")
-    assert once == f"a\n{closing.BEGIN}\nnew\n{closing.END}\nb\n"
-    assert closing.with_table(once, "new") == once
-    with pytest.raises(SystemExit, match="no lines"):
-        closing.with_table("a page without a place", "new")
 
 
 async def loaded(answer, **arguments):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.closing import BEGIN, END, WAYS, cells
+from _tables import END
+
+from benchmarks.closing import BEGIN, WAYS, cells
 
 PAGE = Path(__file__).parents[3] / "docs" / "closing.md"
 
