@@ -174,3 +174,15 @@ class LoadFailed(ServerError):
     def __init__(self, who: str, cause: str, remedy: str | None = None, *, timeout: int | None = None) -> None:
         self.who, self.cause, self.remedy, self.timeout = who, cause, remedy, timeout
         super().__init__(f"the model {who} cannot load: {cause}" + (f"; {remedy}" if remedy else ""))
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the first line of an error's message, and the next one as long as a line ends with a colon."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    last = next((index for index, line in enumerate(lines) if not line.endswith(":")), len(lines))
+    return " ".join(lines[: last + 1]) or "no reason given"
+
+
+def first_line(error: BaseException) -> str:
+    """Return an error's type and message in one line."""
+    return f"{type(error).__name__}: {reason_of(error)}"

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from tsbatch.models.engines import FLOATS, Engine, Forward, Source
-from tsbatch.models.export_wrappers import Positional, by_name, open_shapes, output_names
+from tsbatch.models.export_wrappers import Positional, by_name, open_shapes
 
 
 class Compile(Engine):
@@ -50,13 +50,13 @@ class TorchScript(Engine):
 
     def start(self, source: Source) -> Forward:
         """Traces over the example; padding and lengths stay variable."""
-        inputs, outputs = list(source.batch), output_names(source)
+        model = Positional(source)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # deprecation, and shapes that the model checks in Python
             traced = torch.jit.trace(  # type: ignore[no-untyped-call]
-                Positional(source.model, inputs), tuple(source.batch.values()), check_trace=False
+                model, tuple(source.batch.values()), check_trace=False
             )
-        return by_name(lambda tensors: traced(*tensors), inputs, outputs)
+        return by_name(traced, model.inputs, model.outputs)
 
 
 class Export(Engine):
@@ -68,11 +68,11 @@ class Export(Engine):
 
     def start(self, source: Source) -> Forward:
         """Exports with rows and length left open."""
-        inputs, outputs = list(source.batch), output_names(source)
+        model = Positional(source)
         program: Any = torch.export.export(
-            Positional(source.model, inputs), tuple(source.batch.values()), dynamic_shapes=open_shapes(inputs)
+            model, tuple(source.batch.values()), dynamic_shapes=open_shapes(model.inputs)
         ).module()
-        return by_name(lambda tensors: program(*tensors), inputs, outputs)
+        return by_name(program, model.inputs, model.outputs)
 
 
 def _private_cache() -> Path:

@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Final
 
 import torch
 
-from tsbatch.errors import LoadError, SettingsError
+from tsbatch.errors import LoadError, SettingsError, first_line
 from tsbatch.settings import Dtype, Settings
 
 GROUP: Final = "tsbatch.engines"
@@ -113,8 +113,8 @@ class Eager(Engine):
 
 
 _OWN: Final = {
-    name: EntryPoint(name, f"tsbatch.models.{place}", GROUP)
-    for name, place in {
+    name: EntryPoint(name, f"tsbatch.models.{path}", GROUP)
+    for name, path in {
         "eager": "engines:Eager",
         "compile": "compiled_engines:Compile",
         "torchscript": "compiled_engines:TorchScript",
@@ -141,7 +141,7 @@ def find_engine(name: str) -> Engine:
         try:
             engine: Engine = point.load()()
         except Exception as error:  # somebody else's module
-            raise LoadError(f"the engine {name} ({point.value}) cannot be loaded: {_first_line(error)}") from error
+            raise LoadError(f"the engine {name} ({point.value}) cannot be loaded: {_root_cause(error)}") from error
         return engine
     near = difflib.get_close_matches(name, engine_names(), n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"known engines: {', '.join(engine_names())}"
@@ -196,7 +196,7 @@ def start_engine(engine: Engine, source: Source) -> None:
         LoadError: the engine said no, in one line.
     """
     source.cast()
-    forward = _told(engine, engine.start, source)
+    forward = _checked(engine, engine.start, source)
     if forward is not None:
         source.model.forward = forward
 
@@ -208,16 +208,16 @@ def export_engine(engine: Engine, source: Source) -> None:
         LoadError: the engine said no, in one line.
     """
     source.model.float()
-    _told(engine, engine.export, source)
+    _checked(engine, engine.export, source)
 
 
-def _told(engine: Engine, step: Callable[[Source], Any], source: Source) -> Any:
+def _checked(engine: Engine, step: Callable[[Source], Any], source: Source) -> Any:
     try:
         return step(source)
     except LoadError:
         raise
     except Exception as error:  # compilers and exporters raise many kinds
-        raise LoadError(f"the engine {engine.name} cannot run this model: {_first_line(error)}") from error
+        raise LoadError(f"the engine {engine.name} cannot run this model: {_root_cause(error)}") from error
 
 
 def _quantize(model: Any) -> None:
@@ -233,8 +233,7 @@ def _quantize(model: Any) -> None:
         )
 
 
-def _first_line(error: BaseException) -> str:
+def _root_cause(error: BaseException) -> str:
     while error.__cause__ is not None:  # exporters wrap the reason in advice
         error = error.__cause__
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"
+    return first_line(error)

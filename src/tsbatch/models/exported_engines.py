@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,7 +10,8 @@ import torch
 
 from tsbatch.errors import LoadError
 from tsbatch.models.engines import Engine, Forward, Source
-from tsbatch.models.export_wrappers import Positional, by_name, open_shapes, output_names
+from tsbatch.models.export_wrappers import Positional, by_name_on_arrays, open_shapes
+from tsbatch.models.onnx_model import open_session
 
 
 class OnnxRuntime(Engine):
@@ -28,19 +28,19 @@ class OnnxRuntime(Engine):
 
     def export(self, source: Source) -> None:
         """Exports with rows and length left open; int8 quantises the weights, and activations while it runs."""
-        inputs, outputs = list(source.batch), output_names(source)
+        model = Positional(source)
         whole = source.folder / self.file
         weights = sum(parameter.nbytes for parameter in source.model.parameters())
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.onnx.export(
-                Positional(source.model, inputs),
+                model,
                 tuple(source.batch.values()),
                 whole,
-                input_names=inputs,
-                output_names=outputs,
+                input_names=model.inputs,
+                output_names=model.outputs,
                 dynamo=True,
-                dynamic_shapes=open_shapes(inputs),
+                dynamic_shapes=open_shapes(model.inputs),
                 external_data=weights > 1_500_000_000,  # an ONNX file ends at 2 GB
                 verbose=False,
             )
@@ -49,21 +49,10 @@ class OnnxRuntime(Engine):
 
     def start(self, source: Source) -> Forward:
         """A session with this worker's share of the cores."""
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = torch.get_num_threads()
-        options.inter_op_num_threads = 1
-        file = in_archive(self, source, self.file)
-        session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+        session = open_session(in_archive(self, source, self.file))
         inputs = [entry.name for entry in session.get_inputs()]
         outputs = [entry.name for entry in session.get_outputs()]
-
-        def run(tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-            arrays = dict(zip(inputs, (tensor.numpy() for tensor in tensors), strict=True))
-            return [torch.from_numpy(array) for array in session.run(outputs, arrays)]
-
-        return by_name(run, inputs, outputs)
+        return by_name_on_arrays(lambda arrays: session.run(outputs, arrays), inputs, outputs)
 
 
 class OpenVino(Engine):
@@ -80,12 +69,12 @@ class OpenVino(Engine):
         """Converts with rows and length left open."""
         import openvino
 
-        inputs, outputs = list(source.batch), output_names(source)
+        model = Positional(source)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             example = tuple(source.batch.values())
-            converted = openvino.convert_model(Positional(source.model, inputs), example_input=example)
-        for ports, names in ((converted.inputs, inputs), (converted.outputs, outputs)):
+            converted = openvino.convert_model(model, example_input=example)
+        for ports, names in ((converted.inputs, model.inputs), (converted.outputs, model.outputs)):
             for port, name in zip(ports, names, strict=True):
                 port.get_tensor().set_names({name})
         openvino.save_model(converted, source.folder / self.file, compress_to_fp16=False)
@@ -103,12 +92,7 @@ class OpenVino(Engine):
         compiled = openvino.Core().compile_model(in_archive(self, source, self.file), "CPU", options)
         inputs = [port.get_any_name() for port in compiled.inputs]
         outputs = [port.get_any_name() for port in compiled.outputs]
-
-        def run(tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-            results = compiled(dict(zip(inputs, (tensor.numpy() for tensor in tensors), strict=True)))
-            return [torch.from_numpy(results[port]) for port in compiled.outputs]
-
-        return by_name(run, inputs, outputs)
+        return by_name_on_arrays(lambda arrays: compiled(arrays).to_tuple(), inputs, outputs)
 
 
 def in_archive(engine: Engine, source: Source, name: str) -> Path:

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from tsbatch.errors import LoadError
+from tsbatch.errors import LoadError, first_line, reason_of
 from tsbatch.models.file_kinds import PROGRAMS, STATE_DICTS
 
 
@@ -99,9 +99,8 @@ def _read_weights(path: Path, device: torch.device) -> dict[str, Any]:
             "save a state dict: safetensors.torch.save_file(model.state_dict(), ...)"
         ) from None
     except Exception as error:  # corrupt files raise anything
-        reason = str(error).splitlines()[0] if str(error) else "no reason given"
         raise LoadError(
-            f"{path.name}: cannot be read as weights: {type(error).__name__}: {reason}; "
+            f"{path.name}: cannot be read as weights: {first_line(error)}; "
             "save a state dict: safetensors.torch.save_file(model.state_dict(), ...)"
         ) from None
 
@@ -145,7 +144,7 @@ def _load_torchscript(path: Path, device: torch.device) -> Any:
             return torch.jit.load(path, map_location=device)  # type: ignore[no-untyped-call]
     except (RuntimeError, ValueError) as error:
         raise LoadError(
-            f"{path.name}: not TorchScript ({str(error).splitlines()[0]}); for a state dict override load_model: "
+            f"{path.name}: not TorchScript ({reason_of(error)}); for a state dict override load_model: "
             f'return self.load_weights(YourModule(), "{path.name}")'
         ) from None
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import torch
 
-from tsbatch.errors import LoadError
+from tsbatch.errors import LoadError, reason_of
 
 DTYPES: Final = {
     "bool": "bool",
@@ -18,6 +18,21 @@ DTYPES: Final = {
     **{name: name for name in ("int8", "int16", "int32", "int64", "uint8")},
 }
 """NumPy's names for the element types of a graph."""
+
+
+def open_session(path: Path, *providers: str) -> Any:
+    """Open an ONNX Runtime session with this worker's share of the cores.
+
+    Args:
+        path: the graph.
+        providers: execution providers to try before the CPU.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.inter_op_num_threads = 1
+    return onnxruntime.InferenceSession(path, options, providers=[*providers, "CPUExecutionProvider"])
 
 
 class OnnxGraph:
@@ -40,16 +55,14 @@ class OnnxGraph:
             raise LoadError(f"{path.name}: needs ONNX Runtime: pip install 'tsbatch[onnx]'")
         import onnxruntime
 
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = torch.get_num_threads()
-        options.inter_op_num_threads = 1
-        wanted = ["CUDAExecutionProvider"] if device.type == "cuda" else []
-        here = [name for name in wanted if name in onnxruntime.get_available_providers()]
+        gpu = "CUDAExecutionProvider"
+        use_gpu = device.type == "cuda" and gpu in onnxruntime.get_available_providers()
         try:
-            self._session = onnxruntime.InferenceSession(path, options, providers=[*here, "CPUExecutionProvider"])
+            self._session = open_session(path, *([gpu] if use_gpu else []))
         except Exception as error:  # its errors share no public base
-            reason = str(error).splitlines()[0] if str(error) else "no reason given"
-            raise LoadError(f"{path.name}: not an ONNX graph that this ONNX Runtime takes: {reason}") from None
+            raise LoadError(
+                f"{path.name}: not an ONNX graph that this ONNX Runtime takes: {reason_of(error)}"
+            ) from None
         given = self._session.get_inputs()
         self.signature: list[tuple[str, list[Any], str | None]] = [
             (entry.name, list(entry.shape), DTYPES.get(entry.type.removeprefix("tensor(").removesuffix(")")))

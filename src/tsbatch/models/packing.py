@@ -24,6 +24,8 @@ import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from tsbatch.errors import first_line
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -60,7 +62,8 @@ class Layout:
         ordered = lengths[order]
         positions = np.concatenate([np.arange(length) for length in ordered])
         tokens = np.repeat(order * mask.shape[1], ordered) + positions
-        groups = [(int(count), int(length)) for length, count in zip(*_runs(ordered), strict=True)]
+        values, counts = np.unique(lengths, return_counts=True)
+        groups = list(zip(counts[::-1].tolist(), values[::-1].tolist(), strict=True))
         return cls(torch.from_numpy(tokens).to(mask.device), torch.from_numpy(positions).to(mask.device), groups)
 
     def parts(self, row: torch.Tensor) -> list[torch.Tensor]:
@@ -77,14 +80,9 @@ class Layout:
         """The mask of attention to tokens less than ``window`` away, shape (length, length)."""
         key = (length, window)
         if key not in self.bands:
-            places = torch.arange(length, device=device)
-            self.bands[key] = (places[:, None] - places[None, :]).abs() < window
+            positions = torch.arange(length, device=device)
+            self.bands[key] = (positions[:, None] - positions[None, :]).abs() < window
         return self.bands[key]
-
-
-def _runs(ordered: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    values, counts = np.unique(ordered, return_counts=True)
-    return values[::-1], counts[::-1]
 
 
 class _State:
@@ -131,10 +129,10 @@ def attention(
     packed = query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
     grouped = {"enable_gqa": True} if key.shape[1] != query.shape[1] else {}
     parts = (layout.parts(tensor) for tensor in (query, key, value, packed.transpose(1, 2)))
-    for (_, length), q, k, v, place in zip(layout.groups, *parts, strict=True):
+    for (_, length), q, k, v, part in zip(layout.groups, *parts, strict=True):
         far = sliding_window is not None and length > sliding_window
         band = layout.band(length, int(sliding_window or 0), query.device) if far else None
-        place.copy_(scaled_dot_product_attention(q, k, v, attn_mask=band, scale=scaling, **grouped))
+        part.copy_(scaled_dot_product_attention(q, k, v, attn_mask=band, scale=scaling, **grouped))
     return packed, None
 
 
@@ -256,12 +254,12 @@ def prove(encoder: PackedEncoder, batch: dict[str, torch.Tensor]) -> str | None:
     """
     with torch.inference_mode():
         with encoder.switched_on(False):
-            alone = [_states(encoder, _row(batch, place)) for place in range(len(batch["input_ids"]))]
+            alone = [_states(encoder, _row(batch, index)) for index in range(len(batch["input_ids"]))]
         try:
             with encoder.switched_on(True):
                 together = _states(encoder, batch)
         except Exception as error:  # an architecture that cannot be packed fails in its own way
-            return f"the packed pass raised {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            return f"the packed pass raised {first_line(error)}"
     calls = encoder.last.calls if encoder.last else 0
     layers = encoder.base.config.num_hidden_layers
     if calls != layers:
@@ -275,9 +273,9 @@ def _states(encoder: PackedEncoder, batch: dict[str, torch.Tensor]) -> Any:
     return states if len(states) > 1 else states[0]
 
 
-def _row(batch: dict[str, torch.Tensor], place: int) -> dict[str, torch.Tensor]:
-    length = int(batch["attention_mask"][place].sum())
-    return {name: tensor[place : place + 1, :length] for name, tensor in batch.items()}
+def _row(batch: dict[str, torch.Tensor], index: int) -> dict[str, torch.Tensor]:
+    length = int(batch["attention_mask"][index].sum())
+    return {name: tensor[index : index + 1, :length] for name, tensor in batch.items()}
 
 
 def _distance(one: torch.Tensor, other: torch.Tensor) -> float:

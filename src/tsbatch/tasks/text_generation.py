@@ -23,14 +23,13 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from tsbatch.errors import PayloadTooLarge, Unprocessable
+from tsbatch.errors import PayloadTooLarge, Unprocessable, first_line
 from tsbatch.protocol.request import Item, Request
 from tsbatch.tasks.generation.handler import EXAMPLE_PARAMETERS, GeneratingHandler, Prompt
 from tsbatch.tasks.generation.parameters import GenerationParameters, StopString, make_plan
 from tsbatch.tasks.generation.token_selection import Plan
 from tsbatch.tasks.shared.grouping import map_groups
 from tsbatch.tasks.shared.schemas import INTEGER, STRING, array_of, object_of
-from tsbatch.tasks.shared.task_handler import first_line
 from tsbatch.tasks.text.token_features import Ids
 
 Chat = list[dict[str, str]]

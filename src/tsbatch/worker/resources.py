@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tsbatch.errors import SettingsError
+from tsbatch.errors import SettingsError, reason_of
 from tsbatch.worker.cpu_cores import usable_cores
 
 __all__ = ["apply_threads", "one_operator_at_a_time", "pick_device", "threads_for", "to_device", "usable_cores"]
@@ -60,8 +60,9 @@ def pick_device(setting: str, gpu_id: int | None) -> torch.device:
         device = torch.device(setting)
         torch.empty(1, device=device).tolist()  # a device without data (meta) fails here
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
-        raise SettingsError(f"model-config.yaml: tsbatch.device: {setting!r} cannot be used here: {reason}") from None
+        raise SettingsError(
+            f"model-config.yaml: tsbatch.device: {setting!r} cannot be used here: {reason_of(error)}"
+        ) from None
     return device
 
 

@@ -127,7 +127,7 @@ def test_an_engine_that_fails_is_one_line_with_the_first_cause():
 
 
 def test_tensors_go_in_and_come_out_by_name():
-    forward = by_name(lambda tensors: [tensors[0] - tensors[1]], ["a", "b"], ["difference"])
+    forward = by_name(lambda *tensors: [tensors[0] - tensors[1]], ["a", "b"], ["difference"])
     assert forward(b=1, a=3, c=None) == SimpleNamespace(difference=2)
     with pytest.raises(ValueError, match="takes a, b, and was called with a, c"):
         forward(a=1, c=2)

@@ -22,7 +22,7 @@ import torch
 
 from tsbatch.batching.rows import to_cpu
 from tsbatch.batching.strategy import Choice
-from tsbatch.errors import LoadError, RequestError
+from tsbatch.errors import LoadError, RequestError, first_line
 from tsbatch.protocol.request import Item
 from tsbatch.settings import Section
 from tsbatch.tasks.images.image_files import decode_image, encode_png, pillow_limits
@@ -38,7 +38,6 @@ from tsbatch.tasks.images.preprocessing import (
 from tsbatch.tasks.shared.grouping import Groups, collate_groups, run_groups
 from tsbatch.tasks.shared.pretrained import PretrainedHandler
 from tsbatch.tasks.shared.pretrained_folder import PROCESSOR_FILES
-from tsbatch.tasks.shared.task_handler import first_line
 from tsbatch.worker.resources import to_device
 
 IMAGE_SCHEMA: Final[Mapping[str, Any]] = {"type": "string", "contentEncoding": "base64", "contentMediaType": "image/*"}

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tsbatch.errors import LoadError
-from tsbatch.tasks.shared.task_handler import abbreviate, first_line, read_json
+from tsbatch.errors import LoadError, first_line
+from tsbatch.tasks.shared.task_handler import abbreviate, read_json
 
 PROCESSOR_FILES: Final = ("preprocessor_config.json", "processor_config.json")
 """Files of an image processor or a feature extractor; one of them is enough."""

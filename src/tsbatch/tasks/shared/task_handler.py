@@ -136,13 +136,6 @@ def _brief(named: Mapping[int, str]) -> str:
     return f"{len(named)} classes, {min(named)} to {max(named)}"
 
 
-def first_line(error: BaseException) -> str:
-    """An error's type and message in one line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    last = next((index for index, line in enumerate(lines) if not line.endswith(":")), len(lines))
-    return f"{type(error).__name__}: {' '.join(lines[: last + 1]) or 'no reason given'}"
-
-
 def abbreviate(names: Sequence[str], limit: int = 3) -> str:
     """The first names, and how many more there are."""
     return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")

@@ -13,8 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tsbatch.errors import Unprocessable
-from tsbatch.tasks.shared.task_handler import first_line
+from tsbatch.errors import Unprocessable, first_line
 from tsbatch.tasks.tensors.inputs import Array, render_shape
 
 Kind = tuple[tuple[str, tuple[int, ...], np.dtype[Any]], ...]

@@ -13,11 +13,10 @@ import numpy as np
 import torch
 
 from tsbatch.batching.strategy import Choice
-from tsbatch.errors import LoadError, PayloadTooLarge, SettingsError, Unprocessable
+from tsbatch.errors import LoadError, PayloadTooLarge, SettingsError, Unprocessable, first_line
 from tsbatch.models.packing import PackedEncoder, prove
 from tsbatch.tasks.shared.pretrained import PretrainedHandler
 from tsbatch.tasks.shared.schemas import STRING
-from tsbatch.tasks.shared.task_handler import first_line
 from tsbatch.tasks.text.token_features import Tokens, pad
 
 UNLIMITED = 1_000_000
