@@ -35,7 +35,7 @@ MAX_HEADERS = 32_768
 
 
 @dataclass(slots=True, eq=False)
-class Work:
+class ItemState:
     """The state of one distinct item during the stages."""
 
     item: Item
@@ -57,25 +57,25 @@ def process(handler: Stages, requests: Sequence[Request], sink: Sink, record: Ba
     """
     # decode: each request on its own, so that an unreadable request affects only its sender.
     answers = [_decode(handler, request) for request in requests]
-    works, twins = _distinct(handler, [item for items in answers if isinstance(items, list) for item in items])
+    states, twins = _distinct(handler, [item for items in answers if isinstance(items, list) for item in items])
     record.items = len(twins)
     record.mark("decode")
     # From here on, stages see all good items at once. A stage that raises is called again with halves until only bad
     # items fail. Nothing is computed with gradients, except for explanations.
     budget = Budget(handler.settings.batching.isolation_seconds)
     with torch.inference_mode():
-        _preprocess(handler, works, budget)
+        _preprocess(handler, states, budget)
         record.mark("preprocess")
-        _infer(handler, works, budget, record)
-        _explain(handler, works, budget)
+        _infer(handler, states, budget, record)
+        _explain(handler, states, budget)
         record.mark("inference")
-        _postprocess(handler, works, budget)
+        _postprocess(handler, states, budget)
         record.mark("postprocess")
     # encode: again each request on its own; a request fails as a whole if one of its items failed.
     finished = iter(twins)
     replies = []
     for request, items in zip(requests, answers, strict=True):
-        own = [works[next(finished)] for _ in items] if isinstance(items, list) else []
+        own = [states[next(finished)] for _ in items] if isinstance(items, list) else []
         replies.append(_reply(handler, request, items, own, record))
     record.mark("encode")
     if handler.settings.telemetry.server_timing:
@@ -107,34 +107,35 @@ def _decode(handler: Stages, request: Request) -> list[Item] | ReplyError | None
         return _as_reply_error(handler, error, "decode", 1)
 
 
-def _distinct(handler: Stages, items: Sequence[Item]) -> tuple[list[Work], list[int]]:
+def _distinct(handler: Stages, items: Sequence[Item]) -> tuple[list[ItemState], list[int]]:
     if handler.deduplicates and len(items) > 1:
         distinct, twins = group_identical(items)
-        return [Work(item) for item in distinct], twins
-    return [Work(item) for item in items], list(range(len(items)))
+        return [ItemState(item) for item in distinct], twins
+    return [ItemState(item) for item in items], list(range(len(items)))
 
 
-def _preprocess(handler: Stages, works: Sequence[Work], budget: Budget) -> None:
-    def call(part: Sequence[Work]) -> list[Any]:
-        returned = handler.preprocess([work.item for work in part])
+def _preprocess(handler: Stages, states: Sequence[ItemState], budget: Budget) -> None:
+    def call(part: Sequence[ItemState]) -> list[Any]:
+        returned = handler.preprocess([state.item for state in part])
         return split(returned, len(part), stage="preprocess", what="features")
 
-    todo = [work for work in works if work.item.request.kind == "predict"]
-    for work, outcome in zip(todo, _isolated(handler, call, todo, "preprocess", budget), strict=True):
-        work.error = outcome.error
+    todo = [state for state in states if state.item.request.kind == "predict"]
+    for state, outcome in zip(todo, _isolated(handler, call, todo, "preprocess", budget), strict=True):
+        state.error = outcome.error
         if outcome.error is None:
-            work.several = isinstance(outcome.result, list)
-            work.features = outcome.result if isinstance(outcome.result, list) else [outcome.result]
-            work.outputs = [None] * len(work.features)
+            state.several = isinstance(outcome.result, list)
+            state.features = outcome.result if isinstance(outcome.result, list) else [outcome.result]
+            state.outputs = [None] * len(state.features)
 
 
-def _infer(handler: Stages, works: Sequence[Work], budget: Budget, record: BatchRecord) -> None:
+def _infer(handler: Stages, states: Sequence[ItemState], budget: Budget, record: BatchRecord) -> None:
     """Run the features in micro-batches; a failing one is halved until only bad features fail."""
-    slots = [(work, place) for work in works if work.error is None for place in range(len(work.features))]
+    slots = [(state, position) for state in states if state.error is None for position in range(len(state.features))]
     record.features = len(slots)
     if not slots:
         return
-    lengths = _lengths(handler, [work.features[place] for work, place in slots], slots)
+    features = [state.features[position] for state, position in slots]
+    lengths = _lengths(handler, features)
     memory, batching = handler.memory, handler.settings.batching
     caps = [cap for cap in (batching.max_tokens, memory.limit) if cap is not None]
     bounds = Bounds(batching.max_features, min(caps) if caps else None)
@@ -145,12 +146,11 @@ def _infer(handler: Stages, works: Sequence[Work], budget: Budget, record: Batch
     record.micro_batches = len(groups)
 
     def call(part: Sequence[int]) -> list[Any]:
-        cost = handler.choice.cost([lengths[place] for place in part]) if lengths else len(part)
+        cost = handler.choice.cost([lengths[index] for index in part]) if lengths else len(part)
         record.forward_passes += 1
         started = time.perf_counter()
         try:
-            features = [slots[place][0].features[slots[place][1]] for place in part]
-            outputs = to_cpu(handler.inference(handler.collate(features)))
+            outputs = to_cpu(handler.inference(handler.collate([features[index] for index in part])))
             rows = split(outputs, len(part), stage="inference", what="outputs")
         except Exception as error:
             if is_out_of_memory(error):
@@ -160,7 +160,7 @@ def _infer(handler: Stages, works: Sequence[Work], budget: Budget, record: Batch
         memory.fitted(cost)
         if lengths:
             handler.pass_cost.observe(cost, time.perf_counter() - started)
-            record.length += sum(lengths[place] for place in part)
+            record.length += sum(lengths[index] for index in part)
             record.padded_length += cost
         return rows
 
@@ -170,13 +170,13 @@ def _infer(handler: Stages, works: Sequence[Work], budget: Budget, record: Batch
         alone = any(isinstance(outcome.error, OutOfMemory) for outcome in outcomes)
         if memory.settle(alone=alone):
             logger.warning("out of memory: micro-batches are limited to a cost of %d from now on", memory.limit)
-        for place, outcome in zip(group, outcomes, strict=True):
-            work, feature = slots[place]
-            work.outputs[feature] = outcome.result
-            work.error = work.error or outcome.error
+        for index, outcome in zip(group, outcomes, strict=True):
+            state, position = slots[index]
+            state.outputs[position] = outcome.result
+            state.error = state.error or outcome.error
 
 
-def _lengths(handler: Stages, features: Sequence[Any], slots: Sequence[tuple[Work, int]]) -> list[int] | None:
+def _lengths(handler: Stages, features: Sequence[Any]) -> list[int] | None:
     """Return the lengths of the features; if ``lengths`` fails, planning continues without them."""
     try:
         lengths = handler.lengths(features)
@@ -190,43 +190,43 @@ def _lengths(handler: Stages, features: Sequence[Any], slots: Sequence[tuple[Wor
         raise
     except BaseException as raised:
         error = raised
-    _as_reply_error(handler, error, "lengths", len(slots))
+    _as_reply_error(handler, error, "lengths", len(features))
     return None
 
 
-def _postprocess(handler: Stages, works: Sequence[Work], budget: Budget) -> None:
-    todo = [work for work in works if work.error is None and work.item.request.kind == "predict"]
-    several = any(work.several for work in todo)
+def _postprocess(handler: Stages, states: Sequence[ItemState], budget: Budget) -> None:
+    todo = [state for state in states if state.error is None and state.item.request.kind == "predict"]
+    several = any(state.several for state in todo)
 
-    def call(part: Sequence[Work]) -> list[Any]:
-        outputs: Any = [work.outputs if work.several else work.outputs[0] for work in part]
+    def call(part: Sequence[ItemState]) -> list[Any]:
+        outputs: Any = [state.outputs if state.several else state.outputs[0] for state in part]
         if not several:
             with suppress(ContractBroken):  # rows of different shapes remain a list
                 outputs = stack(outputs, stage="postprocess")
-        returned = handler.postprocess(outputs, [work.item for work in part])
+        returned = handler.postprocess(outputs, [state.item for state in part])
         return split(returned, len(part), stage="postprocess", what="results")
 
-    for work, outcome in zip(todo, _isolated(handler, call, todo, "postprocess", budget), strict=True):
-        work.error, work.result = outcome.error, outcome.result
+    for state, outcome in zip(todo, _isolated(handler, call, todo, "postprocess", budget), strict=True):
+        state.error, state.result = outcome.error, outcome.result
 
 
-def _explain(handler: Stages, works: Sequence[Work], budget: Budget) -> None:
-    todo = [work for work in works if work.item.request.kind == "explain" and work.error is None]
+def _explain(handler: Stages, states: Sequence[ItemState], budget: Budget) -> None:
+    todo = [state for state in states if state.item.request.kind == "explain" and state.error is None]
 
-    def call(part: Sequence[Work]) -> list[Any]:
+    def call(part: Sequence[ItemState]) -> list[Any]:
         with torch.inference_mode(False), torch.enable_grad():
-            returned = handler.explain_items([work.item for work in part])
+            returned = handler.explain_items([state.item for state in part])
         return split(returned, len(part), stage="explain", what="explanations")
 
-    for work, outcome in zip(todo, _isolated(handler, call, todo, "explain", budget), strict=True):
-        work.error, work.result = outcome.error, outcome.result
+    for state, outcome in zip(todo, _isolated(handler, call, todo, "explain", budget), strict=True):
+        state.error, state.result = outcome.error, outcome.result
 
 
-def _reply(handler: Stages, request: Request, decoded: Any, works: Sequence[Work], record: BatchRecord) -> Reply:
-    error = decoded if isinstance(decoded, ReplyError) else next((work.error for work in works if work.error), None)
+def _reply(handler: Stages, request: Request, decoded: Any, states: Sequence[ItemState], record: BatchRecord) -> Reply:
+    error = decoded if isinstance(decoded, ReplyError) else next((state.error for state in states if state.error), None)
     if error is None:
         try:
-            results = [handler.describe_handle()] if decoded is None else [work.result for work in works]
+            results = [handler.describe_handle()] if decoded is None else [state.result for state in states]
             return _checked(handler.encode_response(results, request), handler.settings.limits.response_bytes)
         except STOPS:
             raise
@@ -293,7 +293,7 @@ def _as_reply_error(handler: Stages, error: BaseException, stage: str, among: in
     reply_error.stage = reply_error.stage or stage
     if not isinstance(reply_error, RequestError):
         text = f": {_text(error)}" if handler.settings.log_messages else ""
-        logger.error("%s failed for one of %d: %s at %s%s", stage, among, type(error).__name__, _place(error), text)
+        logger.error("%s failed for one of %d: %s at %s%s", stage, among, type(error).__name__, _location(error), text)
     return reply_error
 
 
@@ -304,7 +304,7 @@ def _text(error: BaseException) -> str:
         return "(no text)"
 
 
-def _place(error: BaseException) -> str:
+def _location(error: BaseException) -> str:
     """Return file and line of the innermost frame, never its values."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:

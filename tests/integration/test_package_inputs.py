@@ -180,7 +180,7 @@ def add_without_folder(archive):
         (add_link, "is a link"),
         (add_escape, "outside"),
         (add_absolute, "outside"),
-        (add_without_folder, "'handler.py' lies in no folder"),
+        (add_without_folder, "'handler.py' is not in a folder"),
         (None, "not a readable"),
     ],
 )

@@ -423,7 +423,7 @@ def test_an_archive_works_in_its_own_folder_and_leaves_nothing(make_mar, process
 
 def test_a_runner_that_nobody_closes_leaves_no_folder(make_mar):
     runner = HandlerRunner.from_mar(make_mar(ECHO))
-    folder = runner._place.folder
+    folder = runner._environment.folder
     assert folder.exists()
     del runner
     gc.collect()

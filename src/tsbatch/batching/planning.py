@@ -42,7 +42,7 @@ def plan(
         size = min(bounds.features, bounds.cost or bounds.features)
         return [list(range(start, min(start + size, count))) for start in range(0, count, size)]
     order = sorted(range(count), key=lengths.__getitem__, reverse=True)
-    ordered = [max(1, lengths[place]) for place in order]
+    ordered = [max(1, lengths[index]) for index in order]
     cuts = _cheapest_cuts(ordered, bounds, cost) if bucketed else _forced_cuts(ordered, bounds)
     return [order[start:stop] for start, stop in pairwise(cuts)]
 
@@ -54,15 +54,15 @@ def plan_packed(lengths: Sequence[int], *, bounds: Bounds) -> list[list[int]]:
     """
     groups: list[list[int]] = []
     sums: list[int] = []
-    for place in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
-        length = lengths[place]
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
+        length = lengths[index]
         for number, group in enumerate(groups):
             if len(group) < bounds.features and (bounds.cost is None or sums[number] + length <= bounds.cost):
-                group.append(place)
+                group.append(index)
                 sums[number] += length
                 break
         else:
-            groups.append([place])
+            groups.append([index])
             sums.append(length)
     return groups
 

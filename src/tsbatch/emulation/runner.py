@@ -35,7 +35,7 @@ from tsbatch.emulation.model_loader import (
     require_torchserve,
     root_logger_as_it_is,
 )
-from tsbatch.emulation.worker_environment import Workplace, temporary_folder_of, undone_later
+from tsbatch.emulation.worker_environment import WorkerEnvironment, temporary_folder_of, undone_later
 from tsbatch.errors import LoadError
 from tsbatch.settings import MAX_RESPONSE_SIZE
 from tsbatch.worker.metric_lines import Captured, Metric, capture_metrics
@@ -74,10 +74,10 @@ class HandlerRunner:
                 self._clean_up.callback(weakref.finalize(self, shutil.rmtree, plan.folder, ignore_errors=True))
             if self.batch_size < 1:
                 raise ValueError(f"batch_size is {batch_size}; a batch has at least one request")
-            self._place = Workplace(plan.folder, paths=plan.paths, modules=plan.modules)
-            self._clean_up.callback(self._place.forget)
-            with undone_later(self._clean_up):
-                self._service: Any = self._load(plan, gpu_id)
+            self._environment = WorkerEnvironment(plan.folder, paths=plan.paths, modules=plan.modules)
+            self._clean_up.callback(self._environment.forget)
+            with undone_later(self._clean_up), self._at_work():
+                self._service: Any = load(plan, self.batch_size, gpu_id)
             self._clean_up = self._clean_up.pop_all()
         entry = self._service._entry_point  # noqa: SLF001  Service has no public way to it
         self.handler: Any = getattr(entry, "__self__", entry)
@@ -170,7 +170,7 @@ class HandlerRunner:
         service, self._service = self._service, None
         if service is None:
             return
-        with self._clean_up, self._place.entered():
+        with self._clean_up, self._environment.entered():
             close = getattr(self.handler, "close", None)
             if callable(close):
                 # A BatchHandler registered itself for atexit, which would keep it and its model alive until then.
@@ -233,7 +233,11 @@ class HandlerRunner:
 
         ids = [str(uuid.uuid4()) for _ in calls]
         connection = Connection(
-            encode_batch(_request(call, name, added) for call, name in zip(calls, ids, strict=True))
+            encode_batch(
+                # Without a call it is a GET: only the frontend's own headers matter.
+                WireRequest(name, added, ()) if call is None else call.to_wire(name, added)
+                for call, name in zip(calls, ids, strict=True)
+            )
         )
         _, batch = retrieve_msg(connection)
         self._service.set_cl_socket(connection)
@@ -245,15 +249,10 @@ class HandlerRunner:
 
     @contextmanager
     def _at_work(self) -> Iterator[None]:
-        with self._place.entered(), root_logger_as_it_is(), own_dimensions(), capture_metrics(*METRIC_LOGGERS) as seen:
-            self._captured = seen
+        with (
+            self._environment.entered(),
+            root_logger_as_it_is(),
+            own_dimensions(),
+            capture_metrics(*METRIC_LOGGERS) as self._captured,
+        ):
             yield
-
-    def _load(self, plan: Plan, gpu_id: int | None) -> Any:
-        with self._at_work():
-            return load(plan, self.batch_size, gpu_id)
-
-
-def _request(call: Call | None, request_id: str, added: Mapping[str, str]) -> WireRequest:
-    # Without a call it is a GET: nothing but the frontend's own headers matters.
-    return WireRequest(request_id, added, ()) if call is None else call.to_wire(request_id, added)

@@ -1,8 +1,8 @@
-"""The place a worker runs in, lent to this process for a moment: working folder, import path, modules of its own.
+"""The environment of a worker, set up temporarily in this process: working folder, import path, private modules.
 
-A TorchServe worker is a process whose working folder is the unpacked archive, which also stands on its import path
-(wlm/WorkerLifeCycle.java, util/messages/EnvironmentUtils.java). Several archives have a ``handler.py``; so each place
-keeps the modules that were imported from its folder to itself, and takes them out of ``sys.modules`` when it is left.
+A TorchServe worker is a process whose working folder is the unpacked archive, which is also on its import path
+(wlm/WorkerLifeCycle.java, util/messages/EnvironmentUtils.java). Several archives have a ``handler.py``, so each
+environment keeps the modules imported from its folder to itself and removes them from ``sys.modules`` on exit.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ def unpack(archive: Path, folder: Path) -> None:
     """Unpack a ``.mar`` or a ``.tar.gz`` into ``folder``.
 
     Raises:
-        LoadError: it is no archive, is damaged, or has an entry that would lie outside or is a link.
+        LoadError: it is not an archive, is damaged, or has an entry that is a link or would lie outside the folder.
     """
     try:
-        if archive.suffix != ".mar":  # as TorchServe tells them apart (archive/utils/ArchiveUtils.java)
+        if archive.suffix != ".mar":  # the same test as in TorchServe (archive/utils/ArchiveUtils.java)
             _unpack_tar(archive, folder)
             return
         with zipfile.ZipFile(archive) as bundle:
             for entry in bundle.infolist():
-                # The name as it was written: zipfile itself would quietly bend it into the folder.
+                # The name as written: zipfile itself silently changes it to a path inside the folder.
                 _refuse_escape(archive, entry.orig_filename, link=stat.S_ISLNK(entry.external_attr >> 16))
                 bundle.extract(entry, folder)
     except (*BROKEN, NotImplementedError, RuntimeError, EOFError, zlib.error) as error:
@@ -54,7 +54,7 @@ def unpack(archive: Path, folder: Path) -> None:
 
 
 def leads_out(name: str) -> bool:
-    """Whether a path inside an archive would lie outside the folder, by the rules of either system."""
+    """Whether a path inside an archive leads out of the folder, by the rules of POSIX or Windows."""
     path = PureWindowsPath(name)
     return bool(path.drive or path.root or ".." in path.parts)
 
@@ -63,12 +63,12 @@ def _unpack_tar(archive: Path, folder: Path) -> None:
     with tarfile.open(archive, "r:gz") as bundle:
         for entry in bundle:
             _refuse_escape(archive, entry.name, link=not (entry.isfile() or entry.isdir()))
-            # TorchServe drops the first folder's name (archive/utils/ZipUtils.java).
+            # TorchServe drops the name of the first folder (archive/utils/ZipUtils.java).
             name, stream = entry.name.partition("/")[2], bundle.extractfile(entry)
             if stream is not None:
                 _refuse_escape(archive, name, link=False)  # m//etc/x becomes /etc/x
                 if not name:
-                    raise LoadError(f"{archive}: the entry {entry.name!r} lies in no folder; TorchServe needs one")
+                    raise LoadError(f"{archive}: the entry {entry.name!r} is not in a folder; TorchServe requires one")
                 path = folder / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with path.open("wb") as target:
@@ -81,13 +81,13 @@ def _refuse_escape(archive: Path, name: str, *, link: bool) -> None:
         raise LoadError(f"{archive}: the entry {name!r} {what}; do not use this archive")
 
 
-class Workplace:
-    """A folder to work in, with the modules that were imported from it.
+class WorkerEnvironment:
+    """A working folder with the modules that were imported from it.
 
     Args:
         folder: the model's folder.
-        paths: what stands on the import path while working, first to last.
-        modules: modules that are there from the start, by name.
+        paths: entries at the front of the import path while the environment is entered, in order.
+        modules: modules that exist from the start, by name.
     """
 
     def __init__(self, folder: Path, *, paths: Iterable[Path], modules: Mapping[str, ModuleType] | None = None) -> None:
@@ -100,12 +100,12 @@ class Workplace:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Work here; everything is put back on the way out. One thread at a time, over all places."""
+        """Enter the environment; everything is restored on exit. One thread at a time, over all environments."""
         with _ONE_AT_A_TIME, self._in_folder(), self._on_path(), self._with_modules():
             yield
 
     def forget(self) -> None:
-        """Drop the modules and what the import system remembers of the folder."""
+        """Drop the modules and the entries of the import caches for the folder."""
         self._modules.clear()
         for path in list(sys.path_importer_cache):
             if (os.path.realpath(path) + os.sep).startswith(self._root):
@@ -114,7 +114,7 @@ class Workplace:
     @contextmanager
     def _in_folder(self) -> Iterator[None]:
         before = Path.cwd()
-        # A folder deleted after loading: a worker stays in it, where no relative path leads anywhere either.
+        # The folder may be deleted after loading; a worker stays in it, where relative paths lead nowhere either.
         with suppress(FileNotFoundError):
             os.chdir(self.folder)
         try:
@@ -130,7 +130,7 @@ class Workplace:
         try:
             yield
         finally:
-            # What the handler added itself is there again next time.
+            # Keep entries that the handler added for the next time.
             self._paths = [entry for entry in sys.path if entry not in path]
             sys.path[:] = path
             sys.dont_write_bytecode = writes
@@ -152,14 +152,14 @@ class Workplace:
             sys.modules.update(foreign)
 
     def _foreign(self) -> dict[str, ModuleType]:
-        """Modules from elsewhere under a name that is to be found here, with their submodules."""
+        """Return modules from elsewhere whose names this folder provides, with their submodules."""
         tops = {name for name in self._names if name in sys.modules and not self._is_mine(sys.modules[name])}
         if not tops:
             return {}
         return {name: module for name, module in sys.modules.items() if name.partition(".")[0] in tops}
 
     def _is_mine(self, module: Any) -> bool:
-        # Through __dict__: lazy modules run code when asked for an attribute.
+        # Through __dict__: lazy modules run code on attribute access.
         names = getattr(module, "__dict__", {})
         file = names.get("__file__") or next(iter(names.get("__path__") or ()), None)
         return isinstance(file, str) and os.path.realpath(file).startswith(self._root)
@@ -170,12 +170,12 @@ def _importable_names(folder: Path) -> set[str]:
     for entry in folder.iterdir():
         if entry.suffix == ".py" or (entry / "__init__.py").exists():
             names.add(entry.stem)
-    # A worker with its own json.py or __main__.py would not get as far as its handler.
+    # A worker with its own json.py or __main__.py would fail before it reaches its handler.
     return {name for name in names if name.isidentifier()} - sys.stdlib_module_names - {"__main__"} - _bundled(folder)
 
 
 def _bundled(folder: Path) -> set[str]:
-    """What an archive brings along for workers without tsbatch; this process has its own, and numpy loads only once."""
+    """Return the packages that an archive bundles; this process has its own, and numpy can be loaded only once."""
     path = folder / NAME
     if not path.is_file():
         return set()
@@ -185,10 +185,10 @@ def _bundled(folder: Path) -> set[str]:
 
 @contextmanager
 def undone_later(clean_up: ExitStack) -> Iterator[None]:
-    """Note what loading a model changes in the process, and put it back: signals at once, the rest in ``clean_up``.
+    """Undo the changes to the process made by loading a model: signals at once, the rest in ``clean_up``.
 
-    A handler may set torch's threads and environment variables for the worker it takes this to be, and needs them while
-    it works; how the caller's process ends stays the caller's.
+    A handler may set torch's threads and environment variables as in a worker, and needs them while it is in use; how
+    the caller's process ends remains up to the caller.
     """
     import torch
 
@@ -213,7 +213,7 @@ def _restore_variables(values: Mapping[str, str | None]) -> None:
 
 @contextmanager
 def temporary_folder_of(archive: Path) -> Iterator[Path]:
-    """A private folder with the archive's files; it is removed when the block raises, otherwise it is the caller's."""
+    """Unpack the archive into a private folder, which is removed if the block raises; otherwise the caller owns it."""
     folder = Path(tempfile.mkdtemp(prefix="tsbatch-"))
     try:
         unpack(archive, folder)

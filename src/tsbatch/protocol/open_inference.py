@@ -85,7 +85,10 @@ def read_open_inference(
     """
     for key in body:
         if key not in _BODY_KEYS:
-            raise BadRequest(f"the key {key[:40]!r} is not known in an Open Inference body", expected=_either_key())
+            raise BadRequest(
+                f"the key {key[:40]!r} is not known in an Open Inference body",
+                expected=f"the keys {', '.join(sorted(_BODY_KEYS))}; parameters go into the object parameters",
+            )
     columns: dict[str, Any] = {}
     for tensor in body["inputs"]:
         name, shape = _head(tensor)
@@ -105,10 +108,6 @@ def _tensor_parameters(rows: Any) -> Mapping[str, Any]:
     if len(rows) != 1 or not isinstance(rows[0], (str, bytes)):
         raise BadRequest('the tensor "parameters" is not one string', expected="shape [1], BYTES, one JSON object")
     return as_object(parse_json(rows[0], 'the tensor "parameters"'), 'the tensor "parameters"')
-
-
-def _either_key() -> str:
-    return f"the keys {', '.join(sorted(_BODY_KEYS))}; parameters go into the object parameters"
 
 
 def _head(tensor: Any) -> tuple[str, list[int]]:

@@ -69,7 +69,7 @@ def run_lines(
     began = time.perf_counter()
     for lines in _batches(source, runner.batch_size):
         answers = _ask(runner, [Call(line.rstrip(b"\r\n"), content_type) for line in lines], tally)
-        sink.write(b"".join(_line(tally.requests + place, answer) for place, answer in enumerate(answers)))
+        sink.write(b"".join(_line(tally.requests + position, answer) for position, answer in enumerate(answers)))
         sink.flush()
         tally.statuses.update(answer.status for answer in answers)
         tally.batches += 1

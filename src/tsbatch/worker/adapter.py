@@ -128,22 +128,22 @@ def read_ahead() -> None:
 
 
 def _reading_ahead(original: Callable[[Any, int], bytearray]) -> Callable[[Any, int], bytearray]:
-    data, place, source = b"", 0, None
+    data, position, source = b"", 0, None
 
     def retrieve(connection: Any, length: int) -> bytearray:
-        nonlocal data, place, source
+        nonlocal data, position, source
         if connection is not source:
-            data, place, source = b"", 0, connection
-        if place + length > len(data):
-            pieces: list[Any] = [data[place:]]
+            data, position, source = b"", 0, connection
+        if position + length > len(data):
+            pieces: list[Any] = [data[position:]]
             missing = length - len(pieces[0])
             while missing > 0:
                 # End of stream: the original function ends the worker as usual.
                 pieces.append(connection.recv(max(missing, READ_AHEAD)) or original(connection, 1))
                 missing -= len(pieces[-1])
-            data, place = b"".join(pieces), 0
-        place += length
-        return bytearray(data[place - length : place])
+            data, position = b"".join(pieces), 0
+        position += length
+        return bytearray(data[position - length : position])
 
     retrieve.reads_ahead = True  # type: ignore[attr-defined]  # prevents wrapping it twice
     return retrieve
@@ -274,7 +274,7 @@ class TorchServeMetrics:
         self.knows_ours = not all(COUNTERS.keys().isdisjoint(names) for names in getattr(cache, "cache", {}).values())
         self._ids = list(cache.request_ids.values())
         self._dimensions = f"ModelName:{cache.model_name},Level:Model"
-        self._place = f"#hostname:{socket.gethostname()},{int(time.time())}"
+        self._origin = f"#hostname:{socket.gethostname()},{int(time.time())}"
         self._lines: list[str] = []
 
     def count(self, name: str, value: float, dimensions: Mapping[str, str]) -> None:
@@ -288,7 +288,7 @@ class TorchServeMetrics:
         self._add(f"{name}.{UNITS[unit]}:{value}|#{self._dimensions}|#type:GAUGE", ids)
 
     def _add(self, metric: str, ids: Sequence[str]) -> None:
-        self._lines.append(f"[METRICS]{metric}|{self._place},{','.join(ids)}")
+        self._lines.append(f"[METRICS]{metric}|{self._origin},{','.join(ids)}")
 
     def write(self) -> None:
         """Write the lines through the logger that TorchServe uses."""

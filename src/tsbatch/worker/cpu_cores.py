@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup")
@@ -17,14 +18,8 @@ def usable_cores(cgroup: Path = _CGROUP) -> int:
 
 
 def _quota(cgroup: Path) -> float | None:
-    try:
-        limit, period = (cgroup / "cpu.max").read_text().split()
-        return None if limit == "max" else int(limit) / int(period)
-    except (OSError, ValueError):
-        pass
-    try:
-        limit = (cgroup / "cpu/cpu.cfs_quota_us").read_text()
-        period = (cgroup / "cpu/cpu.cfs_period_us").read_text()
-        return None if int(limit) <= 0 else int(limit) / int(period)
-    except (OSError, ValueError):
-        return None
+    for files in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+        with suppress(OSError, ValueError):
+            limit, period = " ".join((cgroup / file).read_text() for file in files).split()
+            return None if limit == "max" or int(limit) <= 0 else int(limit) / int(period)
+    return None

@@ -193,12 +193,11 @@ def emit(record: BatchRecord, sink: MetricSink, *, everything: bool | Literal["a
         everything: False for HandlerTime only, which TorchServe's own tools read; ``auto`` for all metrics if the
             server does not drop them.
     """
-    none: Mapping[str, str] = {}
     sink.gauge("HandlerTime", _milliseconds(record.handler_time), "ms")
     if not (sink.knows_ours if everything == "auto" else everything):
         return
     for name, value in _counts(record):
-        sink.count(name, value, none)
+        sink.count(name, value, {})
     waste = record.padding_waste
     if waste is not None:
         sink.gauge("PaddingWaste", round(100 * waste, 2), "percent")

@@ -9,7 +9,7 @@ import pytest
 
 from tsbatch import _bundled
 from tsbatch.archive.planned_archive import Archive
-from tsbatch.emulation.worker_environment import Workplace
+from tsbatch.emulation.worker_environment import WorkerEnvironment
 from tsbatch.errors import LoadError, UsageError
 from tsbatch.packaging import bundle as module
 from tsbatch.packaging.builder import plan
@@ -96,7 +96,7 @@ def test_this_process_keeps_its_own(tmp_path):
         (tmp_path / name).write_text("raise ImportError")
     (tmp_path / _bundled.NAME).write_bytes(_bundled.text(["numpy", "tsbatch"]))
     before = sys.modules["numpy"]
-    with Workplace(tmp_path, paths=[tmp_path]).entered():
+    with WorkerEnvironment(tmp_path, paths=[tmp_path]).entered():
         assert sys.modules["numpy"] is before
         assert "tsbatch" in sys.modules
 
