@@ -1,20 +1,20 @@
-"""Whether one load test is better than another, judged by their repeats.
+"""Decide whether one load test is better than another, based on their repeats.
 
-Runs differ by factors, from one to the next, more than anything inside a run tells. So each run counts as one
-observation: its rate, P50 and P99. Figures are compared by the logarithms of these with Welch's test, and all of them
-together are wrongly called different in at most :data:`LEVEL` of the comparisons of equal things (Bonferroni). A figure
-is different just when its interval does not hold "no change".
+Figures vary more between runs than within a run, and by factors. So each run counts as one observation: its rate, P50
+and P99. The logarithms of these figures are compared by Welch's test, with at most :data:`LEVEL` of the comparisons of
+equal things called different (Bonferroni, over all figures). A figure differs exactly if its interval excludes "no
+change".
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal
 
 import numpy as np
-from scipy.special import nctdtr, stdtrit
+from scipy.special import nctdtr, nctdtrinc, stdtrit
 
 from tsbatch.bench.result_file import BenchResult, Run
 from tsbatch.errors import UsageError
@@ -23,26 +23,29 @@ Verdict = Literal["better", "worse", "within the noise", "cannot tell"]
 
 LEVEL: Final = 0.02
 EFFECT: Final = 1.1
-"""The change for which the needed repeats are told."""
+"""The change for which the required number of repeats is computed."""
 
 POWER: Final = 0.9
-MOST_REPEATS: Final = 1000
-LEAST_SPREAD: Final = 0.001
-"""Runs are taken to differ by so much at least, as a logarithm: clocks and rounding alone do that."""
+MAX_REPEATS: Final = 1000
+MIN_SPREAD: Final = 0.001
+"""Minimum standard deviation between runs, as a logarithm, caused by clocks and rounding alone."""
+
+MAX_EFFECT: Final = 30.0
+"""In standard errors; larger effects are certain, and beyond what nctdtr can compute."""
 
 FAILED: Final = "failed"
-LEAST_FAILED: Final = 0.001
-"""A difference in the share of failed requests below this is nobody's regression."""
+MIN_FAILED_CHANGE: Final = 0.001
+"""A smaller difference in the share of failed requests is not a regression."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What is compared.
+    """A figure to compare.
 
     Attributes:
-        name: as it is shown.
-        of: its value in one run; None where it has none.
-        less_is_better: as with latencies.
+        name: its name in tables.
+        of: returns its value in a run; None if the run has none.
+        less_is_better: true for latencies.
     """
 
     name: str
@@ -68,16 +71,16 @@ FAILURES: Final = Figure(FAILED, _failed)
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One figure of one step, before and after.
+    """The change of one figure of one step.
 
     Attributes:
-        step: clients or requests a second; None for a trace.
+        step: clients or requests/s; None for a trace.
         figure: its name.
-        before, after: the typical value over the runs of A and of B; of failures their share.
-        ratio: after by before; ``low`` and ``high`` the interval in which it lies; None when that cannot be told.
-        verdict: what that means.
-        visible: the ratio from which a change is found nine times in ten with so many runs.
-        repeats: runs of each that it takes to find a change of 10 % nine times in ten; None for over 1000.
+        before, after: geometric mean over the runs of A and of B; for failures their mean share.
+        ratio: after divided by before; ``low`` and ``high`` are its interval, None if unknown.
+        verdict: the conclusion.
+        visible: the smallest ratio that this number of runs detects in nine of ten cases.
+        repeats: runs of each needed to detect a change of 10 % in nine of ten cases; None for over 1000.
     """
 
     step: float | None
@@ -94,14 +97,14 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What became of all figures.
+    """The comparison of all figures.
 
     Attributes:
-        verdict: worse when any figure is, better when any is and none is worse.
-        runs: how many of A and of B, of the step that has fewest.
-        changes: figure by figure.
-        settings: the model's settings that differ, as ``batchSize: 8 -> 16``.
-        notes: what makes the comparison worth less, one sentence each.
+        verdict: worse if any figure is, better if any is and none is worse.
+        runs: number of runs of A and of B in the step with the fewest.
+        changes: the change of each figure.
+        settings: differing settings of the model, as ``batchSize: 8 -> 16``.
+        notes: limitations of the comparison, one sentence each.
     """
 
     verdict: Verdict
@@ -111,34 +114,34 @@ class Comparison:
     notes: Sequence[str]
 
     def to_json(self) -> dict[str, Any]:
-        """As one JSON object."""
+        """Return one JSON object."""
         return {"schema": 1, "kind": "comparison", **asdict(self)}
 
 
 def compare(before: BenchResult, after: BenchResult) -> Comparison:
-    """Whether ``after`` is better than ``before``.
+    """Compare two load tests.
 
     Raises:
         UsageError: they have no step in common.
     """
-    mine, theirs = before.steps(), after.steps()
-    steps = [step for step in mine if step in theirs]
+    old, new = before.steps(), after.steps()
+    steps = [step for step in old if step in new]
     if before.plan["loop"] != after.plan["loop"] or not steps:
-        raise UsageError(f"the two have no load in common: {_load(before)}, and {_load(after)}")
-    pairs = [(step, figure) for step in steps for figure in figures_of(before.plan["loop"], mine[step], theirs[step])]
+        raise UsageError(f"the two results have no load in common: {_load(before)}, and {_load(after)}")
+    pairs = [(step, figure) for step in steps for figure in figures_of(before.plan["loop"], old[step], new[step])]
     level = LEVEL / max(1, len(pairs))
-    changes = [change(step, figure, mine[step], theirs[step], level) for step, figure in pairs]
+    changes = [change(step, figure, old[step], new[step], level) for step, figure in pairs]
     return Comparison(
         verdict=overall([change.verdict for change in changes]),
-        runs=(min(len(mine[step]) for step in steps), min(len(theirs[step]) for step in steps)),
+        runs=(min(len(old[step]) for step in steps), min(len(new[step]) for step in steps)),
         changes=changes,
-        settings=list(_differences(before.target["settings"], after.target["settings"])),
+        settings=_differences(before.target["settings"], after.target["settings"]),
         notes=list(_notes(before, after)),
     )
 
 
 def figures_of(loop: str, before: Sequence[Run], after: Sequence[Run]) -> list[Figure]:
-    """The figures that runs can be compared by: those that each of them has, failures if there were any.
+    """Return the figures to compare: those that all runs have, and failures if there were any.
 
     In an open loop the rate is that of the load, not of the server.
     """
@@ -149,84 +152,64 @@ def figures_of(loop: str, before: Sequence[Run], after: Sequence[Run]) -> list[F
 
 
 def change(step: float | None, figure: Figure, before: Sequence[Run], after: Sequence[Run], level: float) -> Change:
-    """What became of one figure; ``level`` is the chance to call equal ones different."""
+    """Compare one figure; ``level`` is the probability of calling equal ones different."""
     logs = [np.log(np.array([figure.of(run) for run in runs], dtype=np.float64)) for runs in (before, after)]
-    typical = [float(np.exp(one.mean())) for one in logs]
-    shown = [_share(runs) for runs in (before, after)] if figure.name == FAILED else typical
+    shown = typical = [float(np.exp(one.mean())) for one in logs]
+    if figure.name == FAILED:
+        shown = [
+            float(np.mean([run.summary["failed"] / max(1, run.summary["requests"]) for run in runs]))
+            for runs in (before, after)
+        ]
     plain = Change(step, figure.name, shown[0], shown[1], typical[1] / typical[0])
     if min(len(before), len(after)) < 2:
         return plain
-    spreads = [max(float(one.std(ddof=1)), LEAST_SPREAD) for one in logs]
+    spreads = [max(float(one.std(ddof=1)), MIN_SPREAD) for one in logs]
     error, freedom = welch(spreads[0], len(before), spreads[1], len(after))
-    reach = float(stdtrit(freedom, 1 - level / 2)) * error
-    difference = float(logs[1].mean() - logs[0].mean())
+    critical = float(stdtrit(freedom, 1 - level / 2))
+    reach, difference = critical * error, float(logs[1].mean() - logs[0].mean())
+    detectable = min(MAX_EFFECT, float(nctdtrinc(freedom, 1 - POWER, critical))) * error
     spread = math.sqrt((spreads[0] ** 2 + spreads[1] ** 2) / 2)
-    return Change(
-        step,
-        figure.name,
-        shown[0],
-        shown[1],
-        plain.ratio,
+    same = abs(difference) <= reach or (figure.name == FAILED and abs(shown[1] - shown[0]) < MIN_FAILED_CHANGE)
+    return replace(
+        plain,
         low=math.exp(difference - reach),
         high=math.exp(difference + reach),
-        verdict=_verdict(figure, difference, reach, shown),
-        visible=math.exp(_visible(error, freedom, level)),
+        verdict="within the noise" if same else "better" if (difference < 0) == figure.less_is_better else "worse",
+        visible=math.exp(detectable),
         repeats=repeats_for(spread, math.log(EFFECT), level),
     )
 
 
 def welch(spread: float, n: int, other_spread: float, other_n: int) -> tuple[float, float]:
-    """Standard error of the difference of two means, and its degrees of freedom (Welch and Satterthwaite)."""
+    """Return standard error and degrees of freedom of the difference of two means (Welch, Satterthwaite)."""
     a, b = spread**2 / n, other_spread**2 / other_n
     return math.sqrt(a + b), (a + b) ** 2 / (a**2 / (n - 1) + b**2 / (other_n - 1))
 
 
 def power(effect: float, error: float, freedom: float, level: float) -> float:
-    """The chance to find a true difference with a two-sided test (noncentral t)."""
-    critical = stdtrit(freedom, 1 - level / 2)
-    away = effect / error
-    if away > 30:  # certain, and beyond what nctdtr can compute
+    """Return the probability that a two-sided test detects a true difference (noncentral t)."""
+    if effect / error > MAX_EFFECT:
         return 1.0
-    # The chance to err in the direction is left out: it only counts where nothing is found.
-    return float(1 - nctdtr(freedom, away, critical))
+    # The probability of an error in direction is neglected: it only matters where nothing is detected.
+    return float(1 - nctdtr(freedom, effect / error, stdtrit(freedom, 1 - level / 2)))
 
 
 def repeats_for(spread: float, effect: float, level: float) -> int | None:
-    """Runs of each that it takes to find ``effect`` with :data:`POWER`; None when it takes over a thousand.
+    """Return the runs of each needed to detect ``effect`` with :data:`POWER`; None for more than a thousand.
 
     Args:
-        spread: standard deviation from run to run.
+        spread: standard deviation between runs.
         effect: the true difference, in the same unit.
-        level: the chance to call equal ones different.
+        level: the probability of calling equal ones different.
     """
-    for runs in range(2, MOST_REPEATS + 1):
-        if power(effect, *welch(spread, runs, spread, runs), level) >= POWER:
-            return runs
-    return None
+    counts = range(2, MAX_REPEATS + 1)
+    return next((n for n in counts if power(effect, *welch(spread, n, spread, n), level) >= POWER), None)
 
 
 def overall(verdicts: Sequence[Verdict]) -> Verdict:
-    """The verdict on everything."""
+    """Return the verdict on all figures."""
     order: tuple[Verdict, ...] = ("cannot tell", "worse", "better")
     return next((verdict for verdict in order if verdict in verdicts), "within the noise")
-
-
-def _visible(error: float, freedom: float, level: float) -> float:
-    low, high = 0.0, 30 * error
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (low, middle) if power(middle, error, freedom, level) >= POWER else (middle, high)
-    return high
-
-
-def _verdict(figure: Figure, difference: float, reach: float, shown: Sequence[float]) -> Verdict:
-    if abs(difference) <= reach or (figure.name == FAILED and abs(shown[1] - shown[0]) < LEAST_FAILED):
-        return "within the noise"
-    return "better" if (difference < 0) == figure.less_is_better else "worse"
-
-
-def _share(runs: Sequence[Run]) -> float:
-    return float(np.mean([run.summary["failed"] / max(1, run.summary["requests"]) for run in runs]))
 
 
 def _load(result: BenchResult) -> str:
@@ -241,21 +224,16 @@ def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[st
     ]
 
 
-def _notes(before: BenchResult, after: BenchResult) -> list[str]:
-    notes = []
+def _notes(before: BenchResult, after: BenchResult) -> Iterator[str]:
     loads = _differences(before.plan, after.plan)
-    varied = [text for text in loads if not text.startswith(("steps:", "repeat:", "seed:"))]
-    if varied:
-        notes.append(f"the loads differ: {', '.join(varied)}")
-    machines = [
-        text for text in _differences(before.environment, after.environment) if text.startswith(("cpu", "cores"))
-    ]
-    if machines:
-        notes.append(f"the machines differ: {', '.join(machines)}")
+    if varied := [text for text in loads if not text.startswith(("steps:", "repeat:", "seed:"))]:
+        yield f"the loads differ: {', '.join(varied)}"
+    machines = _differences(before.environment, after.environment)
+    if varied := [text for text in machines if text.startswith(("cpu", "cores"))]:
+        yield f"the machines differ: {', '.join(varied)}"
     starts = [sorted(run.started for run in result.runs) for result in (before, after)]
     if min(map(len, starts)) > 1 and (starts[0][-1] < starts[1][0] or starts[1][-1] < starts[0][0]):
-        notes.append(
+        yield (
             "all runs of one came before those of the other: a machine that got slower meanwhile would look like a"
             " change; alternate them with: tsbatch bench … --output FILE --append"
         )
-    return notes

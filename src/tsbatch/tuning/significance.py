@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tsbatch.bench.comparison import LEAST_SPREAD
+from tsbatch.bench.comparison import MIN_SPREAD
 from tsbatch.tuning.history import History, Judgement, Step
 from tsbatch.tuning.objective import EXACT, WORDS, Aim, Figures, Goal, Limit, mean, merit, shown
 from tsbatch.tuning.search_space import ModelSettings
@@ -67,7 +67,7 @@ def spread_of(history: History, aim: Aim, pairs: Sequence[tuple[Figures, Figures
         if len(step) > 1:
             squares += _squares([merit(after, aim) - merit(before, aim) for before, after in step])
             freedom += len(step) - 1
-    least = LEAST_SPREAD * math.sqrt(2)
+    least = MIN_SPREAD * math.sqrt(2)
     return Spread(max(least, math.sqrt(squares / freedom)) if freedom else math.inf, max(1, freedom))
 
 
