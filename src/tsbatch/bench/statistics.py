@@ -1,8 +1,8 @@
-"""Pure functions from numbers to figures: percentiles and how sure they are, goodput, histograms.
+"""Pure functions for percentiles, confidence intervals, rates and histograms.
 
-Latencies of one run are not independent: a slow moment hits many requests in a row. So intervals come from a bootstrap
-over blocks of the run, each many times as long as the waves in it. What no interval inside a run can see is that the
-next run differs; that takes repeats.
+Latencies of one run are not independent: a slow moment affects many consecutive requests. So intervals come from a
+bootstrap over blocks of the run, each much longer than its autocorrelation time. Intervals within a run cannot cover
+the variation between runs; that takes repeats.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ Values = NDArray[np.float64]
 PERCENTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 CONFIDENCE: Final = 0.95
 RESAMPLES: Final = 1000
-MOST_BLOCKS: Final = 200
-FEWEST_BLOCKS: Final = 10
-"""With fewer blocks nobody knows how much they vary."""
+MAX_BLOCKS: Final = 200
+MIN_BLOCKS: Final = 10
+"""With fewer blocks their variance is unknown."""
 
 TIMES_IN_BLOCK: Final = 10
-"""A block is so many correlation times long; then blocks are all but independent."""
+"""Length of a block in correlation times, which makes blocks almost independent."""
 
 BEYOND: Final = 10
-"""The least number of values beyond a percentile for which its interval can be told."""
+"""Minimum number of values beyond a percentile for an interval."""
 
 RATE_PIECES: Final = 20
 GRID: Final = 1024
@@ -35,14 +35,14 @@ GRID: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A figure and the interval in which the true one lies, with :data:`CONFIDENCE`; None where it cannot be told."""
+    """A figure and its confidence interval (:data:`CONFIDENCE`); None if the interval is unknown."""
 
     value: float
     low: float | None = None
     high: float | None = None
 
     def to_json(self) -> dict[str, float | None]:
-        """As a JSON object."""
+        """Return a JSON object."""
         return {name: None if value is None else round(value, 4) for name, value in asdict(self).items()}
 
 
@@ -51,10 +51,10 @@ class Distribution:
     """Mean, percentiles and maximum of values, with intervals.
 
     Attributes:
-        figures: by the names ``mean``, those of :data:`PERCENTILES`, and ``max``; a percentile beyond which there is
-            not even one value is left out.
-        correlation: how many neighbours tell the same story (integrated autocorrelation time); 1 when independent.
-        blocks: into how many the bootstrap cut them; 0 when they are too few for intervals.
+        figures: by the names ``mean``, those of :data:`PERCENTILES`, and ``max``; percentiles without any value beyond
+            them are omitted.
+        correlation: integrated autocorrelation time, the number of values per independent one; 1 if independent.
+        blocks: number of bootstrap blocks; 0 if there are too few for intervals.
     """
 
     figures: Mapping[str, Estimate]
@@ -63,9 +63,9 @@ class Distribution:
 
 
 def percentiles(values: Values) -> dict[str, float]:
-    """Mean, percentiles and maximum of ``values``, shape (n,), interpolated as ``numpy.percentile`` does it.
+    """Return mean, percentiles and maximum of ``values``, shape (n,), interpolated like ``numpy.percentile``.
 
-    A percentile beyond which not even one value lies is left out; empty without values.
+    Percentiles without any value beyond them are omitted; empty without values.
     """
     if not len(values):
         return {}
@@ -75,18 +75,19 @@ def percentiles(values: Values) -> dict[str, float]:
 
 
 def distribution(values: Values, seed: int = 0) -> Distribution:
-    """Mean, percentiles and maximum of ``values``, shape (n,), in the order in which they were measured.
+    """Return mean, percentiles and maximum of ``values``, shape (n,), with intervals.
 
     Args:
-        values: positive numbers.
-        seed: of the bootstrap.
+        values: positive numbers in the order of measurement.
+        seed: seed of the bootstrap.
     """
     figures = percentiles(values)
     if not figures:
         return Distribution({})
-    correlation = run_correlation(values)
-    blocks = int(min(MOST_BLOCKS, len(values) / (TIMES_IN_BLOCK * correlation)))
-    intervals = _bootstrap(values, blocks, list(figures), seed) if blocks >= FEWEST_BLOCKS else {}
+    slowest = (values > np.quantile(values, 0.99)).astype(np.float64)
+    correlation = max(correlation_time(np.log(np.maximum(values, 1e-9))), correlation_time(slowest))
+    blocks = int(min(MAX_BLOCKS, len(values) / (TIMES_IN_BLOCK * correlation)))
+    intervals = _bootstrap(values, blocks, list(figures), seed) if blocks >= MIN_BLOCKS else {}
     return Distribution(
         {name: Estimate(value, *intervals.get(name, (None, None))) for name, value in figures.items()},
         correlation,
@@ -94,15 +95,8 @@ def distribution(values: Values, seed: int = 0) -> Distribution:
     )
 
 
-def run_correlation(values: Values) -> float:
-    """The correlation time of a run: the longer of that of its latencies and that of its slowest hundredth."""
-    logarithms = np.log(np.maximum(values, 1e-9))
-    slowest = (values > np.quantile(values, 0.99)).astype(np.float64)
-    return max(correlation_time(logarithms), correlation_time(slowest))
-
-
 def correlation_time(values: Values) -> float:
-    """The integrated autocorrelation time of ``values``, shape (n,), in steps; 1 when they are independent.
+    """Return the integrated autocorrelation time of ``values``, shape (n,), in steps; 1 if independent.
 
     The sum 1 + 2·Σρ(k) is cut at the first k that is five times the sum so far (Sokal's window).
     """
@@ -124,40 +118,30 @@ def _beyond(n: int, share: float) -> float:
 
 
 def _bootstrap(values: Values, blocks: int, names: Sequence[str], seed: int) -> dict[str, tuple[float, float]]:
-    """Intervals of figures: blocks are drawn with replacement, as counts over a grid of order statistics."""
+    """Return intervals of figures: blocks are drawn with replacement, as counts over a grid of order statistics."""
     n = len(values)
     block = np.arange(n) * blocks // n
-    grid = _grid(values)
-    place = np.searchsorted(grid, values)
-    counts = np.bincount(block * len(grid) + place, minlength=blocks * len(grid)).reshape(blocks, -1)
+    # Order statistics: evenly over all values, and each of the slowest.
+    ranks = np.concatenate([np.linspace(0, n - 1, GRID).astype(int), np.arange(max(0, n - GRID), n)])
+    grid = np.unique(np.sort(values)[ranks])
+    position = np.searchsorted(grid, values)
+    counts = np.bincount(block * len(grid) + position, minlength=blocks * len(grid)).reshape(blocks, -1)
     drawn = np.random.default_rng(seed).multinomial(blocks, np.full(blocks, 1 / blocks), RESAMPLES).astype(np.float64)
-    below = drawn @ counts.cumsum(axis=1)  # how many values of each resample are at most grid[i]
+    below = drawn @ counts.cumsum(axis=1)  # number of values up to grid[i] in each resample
     sizes = below[:, -1]
     figures = {"mean": drawn @ np.bincount(block, weights=values, minlength=blocks) / sizes}
     for name, share in PERCENTILES.items():
         if name in names and _beyond(n, share) >= BEYOND:
             figures[name] = grid[(below > share * (sizes[:, None] - 1)).argmax(axis=1)]
     tail = (1 - CONFIDENCE) / 2
-    return {name: _pair(np.quantile(drawn, [tail, 1 - tail])) for name, drawn in figures.items()}
-
-
-def _pair(values: Values) -> tuple[float, float]:
-    return float(values[0]), float(values[1])
-
-
-def _grid(values: Values) -> Values:
-    """Order statistics: evenly over the whole, and every one of the slowest."""
-    ordered = np.sort(values)
-    n = len(ordered)
-    ranks = np.concatenate([np.linspace(0, n - 1, GRID).astype(int), np.arange(max(0, n - GRID), n)])
-    return np.unique(ordered[ranks])
+    intervals = {name: np.quantile(values, [tail, 1 - tail]) for name, values in figures.items()}
+    return {name: (float(low), float(high)) for name, (low, high) in intervals.items()}
 
 
 def mean_of_runs(values: Sequence[float]) -> Estimate:
-    """The typical value over repeats and its interval; no interval for a single one.
+    """Return the mean over repeats and its interval; no interval for a single one.
 
-    Geometric mean and Student's t of the logarithms, since runs differ by factors; of values with a zero among them the
-    ordinary ones.
+    Geometric mean and Student's t of the logarithms, because runs differ by factors; arithmetic if a value is zero.
     """
     from scipy.special import stdtrit
 
@@ -173,15 +157,15 @@ def mean_of_runs(values: Sequence[float]) -> Estimate:
 
 
 def rate_interval(ends: Values, seconds: float, rate: float) -> Estimate:
-    """A rate inside one run, and its interval by Student's t over equal pieces of the time.
+    """Return the rate of one run with its interval, by Student's t over equal pieces of the time.
 
     Args:
-        ends: when each answer came, in seconds since the beginning, shape (n,).
-        seconds: how long was measured.
-        rate: answers a second.
+        ends: time of each answer in seconds since the start, shape (n,).
+        seconds: measured duration.
+        rate: answers per second.
     """
     pieces = min(RATE_PIECES, len(ends) // BEYOND)
-    if pieces < FEWEST_BLOCKS:
+    if pieces < MIN_BLOCKS:
         return Estimate(rate)
     counts, _ = np.histogram(ends, pieces, (0.0, seconds))
     around = mean_of_runs((counts * (pieces / seconds)).tolist())
@@ -191,22 +175,22 @@ def rate_interval(ends: Values, seconds: float, rate: float) -> Estimate:
 
 
 def latency_histogram(values: Values, bins: int = 60) -> dict[str, list[float]]:
-    """Counts between edges that grow by a constant factor: ``{"edges": bins + 1 of them, "counts": bins}``."""
+    """Return counts between edges that grow by a constant factor: ``{"edges": bins + 1 values, "counts": bins}``."""
     positive = values[values > 0]
     if not len(positive):
         return {"edges": [], "counts": []}
     low, high = float(positive.min()), float(positive.max())
     edges = np.geomspace(low, max(high, low * 1.001), bins + 1)
-    edges[0], edges[-1] = low, max(high, low * 1.001)  # not lost to rounding
+    edges[0], edges[-1] = low, max(high, low * 1.001)  # despite rounding
     counts, _ = np.histogram(positive, edges)
     return {"edges": np.round(edges, 4).tolist(), "counts": counts.tolist()}
 
 
 def batch_histogram(sizes: Values) -> list[dict[str, Any]]:
-    """How many requests travelled in batches of each size, and how many batches those were.
+    """Return the number of requests and of batches of each batch size.
 
     Args:
-        sizes: the batch size of each request, shape (n,); NaN where unknown.
+        sizes: the batch size of each request, shape (n,); NaN if unknown.
     """
     known, counts = np.unique(sizes[~np.isnan(sizes)], return_counts=True)
     return [

@@ -1,4 +1,4 @@
-"""The figures of one run, and of the repeats of a step."""
+"""Summarize one run, and the repeats of a step."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from tsbatch.bench.statistics import (
 )
 
 BUSY: Final = 0.85
-"""Cores that the load generator may use before it counts as the bottleneck; it has one."""
+"""Cores from which on the load generator, which has one, counts as the bottleneck."""
 
 LATE_MS, LATE_SHARE = 2.0, 0.1
-"""How much later than due requests may be sent, at P99: so long, or this share of their median latency."""
+"""Tolerated lateness of requests at P99, in ms or as a share of the median latency, whichever is larger."""
 
 
 def summarize(run: Run, *, limit: float | None, timeout: float) -> dict[str, Any]:
-    """The figures of one run; latencies in ms, rates a second.
+    """Return the figures of one run; latencies in ms, rates per second.
 
-    Percentiles are over good answers and over requests that ran into the time-out, which count as long as they were
-    waited for: leaving them out would make a stalled server look fast. Quick refusals are not in them.
+    Percentiles cover good answers and requests that timed out, which count with the time waited: without them a stalled
+    server would look fast. Quick rejections are excluded.
 
     Args:
         run: its samples, times and counts.
-        limit: goodput counts good answers up to that latency in ms; None for no goodput.
-        timeout: seconds after which nobody waited any longer.
+        limit: latency limit of the goodput in ms; None for no goodput.
+        timeout: seconds after which clients gave up.
     """
     samples = run.samples
     counted = samples.where(samples.ok | timed_out(samples, timeout))
@@ -60,18 +60,18 @@ def summarize(run: Run, *, limit: float | None, timeout: float) -> dict[str, Any
 
 
 def timed_out(samples: Samples, timeout: float) -> NDArray[np.bool_]:
-    """Which requests were given up, shape (n,)."""
+    """Return a mask of the requests that timed out, shape (n,)."""
     out: NDArray[np.bool_] = (samples.status == 0) & (samples.latency >= timeout * 1000 * 0.999)
     return out
 
 
 def goodput(samples: Samples, limit: float, rate: float) -> dict[str, float]:
-    """Good answers in time: the limit in ms, their share of all requests, and how many there were a second.
+    """Return the latency limit in ms, the share of requests answered within it, and their number per second.
 
     Args:
         samples: all requests.
         limit: in ms.
-        rate: good answers a second, however late.
+        rate: all good answers per second.
     """
     good = int(samples.ok.sum())
     in_time = int((samples.ok & (samples.latency <= limit)).sum())
@@ -83,23 +83,19 @@ def goodput(samples: Samples, limit: float, rate: float) -> dict[str, float]:
 
 
 def parts_of(samples: Samples) -> dict[str, dict[str, float]]:
-    """Percentiles of each part of the latency that the server told, in ms.
+    """Return percentiles of each part of the latency that the server reported, in ms.
 
-    ``other`` is what is left of the latency after the waits and the handler time: network, frontend, and this client.
+    ``other`` is the rest of the latency after the waits and the handler time: network, frontend, and this client.
     """
-    told = samples.where(samples.ok)
-    columns: dict[str, Values] = {name: getattr(told, name) for name in (*WAITS, *STAGES)}
-    columns["other"] = told.latency - told.queue - told.assembly - told.handler
-    known = {name: values[~np.isnan(values)] for name, values in columns.items()}
-    return {
-        name: {figure: round(value, 4) for figure, value in percentiles(values).items()}
-        for name, values in known.items()
-        if len(values)
-    }
+    good = samples.where(samples.ok)
+    columns: dict[str, Values] = {name: getattr(good, name) for name in (*WAITS, *STAGES)}
+    columns["other"] = good.latency - good.queue - good.assembly - good.handler
+    figures = {name: percentiles(values[~np.isnan(values)]) for name, values in columns.items()}
+    return {name: {key: round(value, 4) for key, value in one.items()} for name, one in figures.items() if one}
 
 
 def batch_of(samples: Samples) -> dict[str, Any] | None:
-    """How batches were filled: requests a batch, capacity, and the histogram; None when nobody told."""
+    """Return mean batch size, capacity and histogram of the batches; None if unknown."""
     histogram = batch_histogram(samples.batch)
     if not histogram:
         return None
@@ -113,47 +109,42 @@ def batch_of(samples: Samples) -> dict[str, Any] | None:
 
 
 def combine(step: float | None, runs: Sequence[Run]) -> dict[str, Any]:
-    """The figures of a step over its repeats.
+    """Return the figures of a step over its repeats.
 
-    With several runs each figure is the mean over them, with the interval in which the mean of many would lie: that
-    includes what differs from run to run. With a single one the intervals are those inside it.
+    With several runs each figure is their mean, with the interval of the mean, which covers the variation between runs.
+    With a single run the intervals are those within it.
     """
-    parts = Samples.join([run.samples for run in runs])
+    samples = Samples.join([run.samples for run in runs])
+    goodputs = [run.summary["goodput"] for run in runs if run.summary["goodput"] is not None]
     return {
         "step": step,
         "runs": len(runs),
-        "requests": len(parts),
+        "requests": len(samples),
         "failed": sum(run.summary["failed"] for run in runs),
         "timed_out": sum(run.summary["timed_out"] for run in runs),
         "rate": rate_of(runs).to_json(),
         "items_rate": mean_of_runs([run.summary["items_rate"] for run in runs]).to_json(),
-        "goodput": _goodputs([run.summary["goodput"] for run in runs]),
+        "goodput": {
+            "limit": goodputs[0]["limit"],
+            **{key: mean_of_runs([one[key] for one in goodputs]).to_json() for key in ("share", "rate")},
+        }
+        if goodputs
+        else None,
         "latency": _latencies([run.summary["latency"] for run in runs]),
-        "parts": parts_of(parts),
-        "batch": batch_of(parts),
+        "parts": parts_of(samples),
+        "batch": batch_of(samples),
         "remarks": remarks_of(runs),
     }
 
 
 def rate_of(runs: Sequence[Run]) -> Estimate:
-    """Good answers a second, typical for the runs; of a single one with the interval inside it."""
+    """Return the mean rate of good answers; of a single run with the interval within it."""
     if len(runs) > 1:
         return mean_of_runs([run.summary["rate"] for run in runs])
     (run,) = runs
     good = run.samples.where(run.samples.ok)
     first = run.samples.sent.min() if len(run.samples) else 0.0
     return rate_interval(good.sent - first + good.latency / 1000, run.seconds, run.summary["rate"])
-
-
-def _goodputs(found: Sequence[Mapping[str, float] | None]) -> dict[str, Any] | None:
-    known = [one for one in found if one is not None]
-    if not known:
-        return None
-    return {
-        "limit": known[0]["limit"],
-        "share": mean_of_runs([one["share"] for one in known]).to_json(),
-        "rate": mean_of_runs([one["rate"] for one in known]).to_json(),
-    }
 
 
 def _latencies(found: Sequence[Mapping[str, Mapping[str, float | None]]]) -> dict[str, Any]:
@@ -169,55 +160,28 @@ def _latencies(found: Sequence[Mapping[str, Mapping[str, float | None]]]) -> dic
 
 
 def remarks(run: Run) -> dict[str, str]:
-    """What makes this run's figures worth less than they look: by kind, one sentence each."""
-    found = {"busy": _busy(run), "late": _late(run), "waited": _waited(run), "time-out": _time_outs(run)}
-    found["short"] = _short(run)
-    return {kind: text for kind, text in found.items() if text}
+    """Return the limitations of this run's figures: one sentence by kind."""
+    generator, summary, found = run.generator, run.summary, {}
+    bottleneck = "the load generator was the bottleneck"
+    if (cpu := generator.get("cpu", 0.0)) >= BUSY:
+        found["busy"] = f"{bottleneck}: it used {cpu:.2f} of its one core; the server can do more"
+    late, median = generator.get("lateness", {}).get("p99", 0.0), summary["latency"].get("p50", {}).get("value") or 0.0
+    if late > max(LATE_MS, LATE_SHARE * median):
+        found["late"] = f"{bottleneck}: at P99 it sent requests {late:.1f} ms late, which the latency includes"
+    if waited := generator.get("waited_for_connection", 0):
+        found["waited"] = f"{waited} requests waited for a free connection: raise --connections to send them on time"
+    if count := summary["timed_out"]:
+        found["time-out"] = f"{count} requests timed out; they count with the timeout, their real latency is higher"
+    if not summary["blocks"] and summary["requests"]:
+        found["short"] = f"run too short for confidence intervals: {summary['requests']} requests"
+        if summary["correlation"] >= 2:
+            found["short"] += f", strongly autocorrelated (about {summary['correlation']:.0f} per independent sample)"
+    return found
 
 
 def remarks_of(runs: Sequence[Run]) -> list[str]:
-    """The remarks on several runs, each kind once, with the number of runs it is true of."""
-    every = [remarks(run) for run in runs]
-    counts = Counter(kind for one in every for kind in one)
-    texts = {kind: text for one in every for kind, text in one.items()}
+    """Return the remarks on several runs, each kind once, with the number of runs it applies to."""
+    texts = [(kind, text) for run in runs for kind, text in remarks(run).items()]
+    counts, last = Counter(kind for kind, _ in texts), dict(texts)
     several = len(runs) > 1
-    return [texts[kind] + f" (in {count} of {len(runs)} runs)" * several for kind, count in counts.items()]
-
-
-def _busy(run: Run) -> str | None:
-    cpu = run.generator.get("cpu", 0.0)
-    if cpu < BUSY:
-        return None
-    return f"the load generator was the bottleneck: it used {cpu:.2f} of its one core; the server can do more"
-
-
-def _late(run: Run) -> str | None:
-    late = run.generator.get("lateness", {}).get("p99", 0.0)
-    median = run.summary["latency"].get("p50", {}).get("value") or 0.0
-    if late <= max(LATE_MS, LATE_SHARE * median):
-        return None
-    return (
-        f"the load generator was the bottleneck: at P99 it sent {late:.1f} ms later than due, which the latency holds"
-    )
-
-
-def _waited(run: Run) -> str | None:
-    waited = run.generator.get("waited_for_connection", 0)
-    if not waited:
-        return None
-    return f"{waited} requests waited for a free connection: raise --connections to send them when they are due"
-
-
-def _time_outs(run: Run) -> str | None:
-    if not run.summary["timed_out"]:
-        return None
-    return f"{run.summary['timed_out']} requests ran into the time-out; they count as that long, and would be longer"
-
-
-def _short(run: Run) -> str | None:
-    if run.summary["blocks"] or not run.summary["requests"]:
-        return None
-    return (
-        f"too short for intervals: {run.summary['requests']} requests, of which {run.summary['correlation']:.0f}"
-        " in a row tell the same story"
-    )
+    return [last[kind] + f" (in {count} of {len(runs)} runs)" * several for kind, count in counts.items()]

@@ -87,7 +87,7 @@ def test_nothing_to_remark_on_a_good_run():
     "generator, kind, text",
     [
         ({"cpu": 0.97}, "busy", "used 0.97 of its one core"),
-        ({"cpu": 0.1, "lateness": {"p99": 5.1}}, "late", "5.1 ms later than due"),
+        ({"cpu": 0.1, "lateness": {"p99": 5.1}}, "late", "at P99 it sent requests 5.1 ms late"),
         ({"cpu": 0.1, "waited_for_connection": 3}, "waited", "3 requests waited for a free connection"),
     ],
 )
