@@ -1,4 +1,4 @@
-"""What is sent: a file or folder of a person, as request bodies with their content types.
+"""Read request bodies and their content types from a file or folder.
 
 =======================  ==========================================================================================
 ``.jsonl .ndjson``       each line is a JSON body
@@ -33,12 +33,12 @@ WHOLE: Final = ("image/", "audio/", "video/")
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """One request's body.
+    """The body of a request.
 
     Attributes:
         content: the bytes.
         content_type: their type.
-        items: inputs of the model in it.
+        items: number of model inputs in it.
     """
 
     content: bytes
@@ -47,19 +47,19 @@ class Body:
 
 
 def read_bodies(path: Path, content_type: str | None = None) -> list[Body]:
-    """Every body of a file or folder, in order; names of a folder in alphabetical order.
+    """Read all bodies of a file or folder, in order; files of a folder in alphabetical order.
 
     Args:
-        path: see above.
-        content_type: instead of the one that would be found.
+        path: the file or folder.
+        content_type: replaces the detected content type.
 
     Raises:
-        UsageError: there is nothing in it, or it cannot be understood.
+        UsageError: it has no bodies, or a body is invalid.
         OSError: it cannot be read.
     """
     bodies = list(_folder(path) if path.is_dir() else _file(path))
     if not bodies:
-        raise UsageError(f"{path} has nothing to send")
+        raise UsageError(f"{path} contains nothing to send")
     if content_type is None:
         return bodies
     return [Body(body.content, content_type, body.items) for body in bodies]
@@ -70,7 +70,7 @@ def _folder(path: Path) -> Iterator[Body]:
         if file.is_file() and not file.name.startswith("."):
             content = file.read_bytes()
             kind = _type_of(file)
-            yield Body(content, kind, _items(content, str(file)) if kind == JSON else 1)
+            yield Body(content, kind, _count(_loads(content, str(file))) if kind == JSON else 1)
 
 
 def _file(path: Path) -> Iterator[Body]:
@@ -89,12 +89,12 @@ def _file(path: Path) -> Iterator[Body]:
 
 def _lines(path: Path) -> Iterator[bytes]:
     lines = (line.strip() for line in path.read_bytes().removeprefix(b"\xef\xbb\xbf").splitlines())
-    yield from (line for line in lines if line)
+    return filter(None, lines)
 
 
 def _json_lines(path: Path) -> Iterator[Body]:
     for number, line in enumerate(_lines(path), 1):
-        yield Body(line, JSON, _items(line, f"{path}, request {number}"))
+        yield Body(line, JSON, _count(_loads(line, f"{path}, request {number}")))
 
 
 def _json(path: Path) -> Iterator[Body]:
@@ -109,7 +109,7 @@ def _rows(path: Path, delimiter: str) -> Iterator[Body]:
         try:
             for row in reader:
                 if None in row or None in row.values():
-                    raise UsageError(f"{path}, line {reader.line_num}: not as many cells as the heading has")
+                    raise UsageError(f"{path}, line {reader.line_num}: the number of cells differs from the heading")
                 cells = {name: _cell(text) for name, text in row.items()}
                 inputs = cells if len(cells) > 1 else next(iter(cells.values()))
                 yield Body(orjson.dumps({"inputs": inputs}), JSON)
@@ -122,12 +122,8 @@ def _cell(text: str) -> str | int | float:
         number = orjson.loads(text)
     except orjson.JSONDecodeError:
         return text
-    # Other JSON (true, null, a list) is what somebody wrote as text.
+    # Other JSON (true, null, a list) is text.
     return number if type(number) in (int, float) else text
-
-
-def _items(content: bytes, where: str) -> int:
-    return _count(_loads(content, where))
 
 
 def _loads(content: bytes, where: str) -> Any:

@@ -1,4 +1,4 @@
-"""What became of each request: the one table that the load test and the log reader fill, and everything else reads."""
+"""The table of requests that the load test and the log reader fill and everything else reads."""
 
 from __future__ import annotations
 
@@ -19,26 +19,25 @@ def _empty() -> Column:
 
 
 def _is_unknown(column: Column) -> bool:
-    """Whether it is the one NaN, repeated without a copy, that stands for a column nobody gave."""
+    """Whether this is the single repeated NaN that represents a missing column."""
     return column.strides == (0,) and bool(np.isnan(column[:1]).any())
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Requests as columns of one length n, float64, shape (n,); NaN where something is not known.
+    """Requests as columns of one length n, float64, shape (n,); NaN for unknown values.
 
     Attributes:
-        sent: when the request was sent, or with an open loop was meant to be; seconds since the epoch. From a log: its
-            arrival at the server.
-        latency: from ``sent`` to the whole answer, ms. From a log: what the server saw.
-        status: HTTP status; 0 when there was no answer (connection refused or reset, time-out).
+        sent: when the request was sent, or due in an open loop; seconds since the epoch. From a log: its arrival.
+        latency: from ``sent`` to the complete answer, ms. From a log: as seen by the server.
+        status: HTTP status; 0 without an answer (connection refused or reset, timeout).
         queue, assembly, handler: the waits and the handler time, ms.
         decode, preprocess, inference, postprocess, encode: the handler's stages, ms.
-        batch: requests in the batch that it travelled in.
-        capacity: how many that could hold (batchSize).
-        worker: which worker answered, as a number from 0.
-        items: items in the request.
-        length: bytes of its body.
+        batch: size of the request's batch.
+        capacity: maximum size of that batch (batchSize).
+        worker: number of the worker that answered, from 0.
+        items: number of items in the request.
+        length: size of its body in bytes.
     """
 
     sent: Column
@@ -62,7 +61,7 @@ class Samples:
         for name in COLUMNS:
             column = np.asarray(getattr(self, name), dtype=np.float64)
             if column.size == 0 and len(self.sent):
-                column = np.broadcast_to(np.nan, len(self.sent))  # takes no memory, however many there are
+                column = np.broadcast_to(np.nan, len(self.sent))  # takes no memory
             if column.shape != (len(self.sent),):
                 raise ValueError(f"{name}: expected {len(self.sent)} values, got an array of shape {column.shape}")
             object.__setattr__(self, name, column)
@@ -72,24 +71,24 @@ class Samples:
 
     @property
     def ok(self) -> NDArray[np.bool_]:
-        """Which were answered with a 2xx, shape (n,)."""
+        """Mask of the requests answered with a 2xx, shape (n,)."""
         good: NDArray[np.bool_] = (self.status >= 200) & (self.status < 300)
         return good
 
     def where(self, mask: NDArray[np.bool_]) -> Samples:
-        """Only the requests that ``mask``, shape (n,), says."""
+        """Return the requests selected by ``mask``, shape (n,)."""
         columns = {name: getattr(self, name) for name in COLUMNS}
         return Samples(**{name: values[mask] for name, values in columns.items() if not _is_unknown(values)})
 
     def columns(self) -> Iterator[tuple[str, Column]]:
-        """Name and values of every column that knows something."""
+        """Yield name and values of every column with known values."""
         for name in COLUMNS:
             values = getattr(self, name)
             if not np.isnan(values).all():
                 yield name, values
 
     def to_json(self) -> dict[str, list[float | None]]:
-        """The known columns, None for NaN; times in ms rounded to µs."""
+        """Return the known columns, with None for NaN and times in ms rounded to µs."""
         rounded = {name: values if name == "sent" else np.round(values, 3) for name, values in self.columns()}
         return {
             name: [None if np.isnan(value) else float(value) for value in values] for name, values in rounded.items()
@@ -97,10 +96,10 @@ class Samples:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Sequence[float | None]]) -> Samples:
-        """The opposite of :meth:`to_json`; columns of a later version are left out.
+        """Read the output of :meth:`to_json`; columns of later versions are ignored.
 
         Raises:
-            ValueError: a column is missing or too short.
+            ValueError: a column is missing or has the wrong length.
         """
         known: dict[str, Any] = {name: np.array(value[name], dtype=np.float64) for name in COLUMNS if name in value}
         missing = {"sent", "latency", "status"} - known.keys()
@@ -110,7 +109,7 @@ class Samples:
 
     @classmethod
     def join(cls, parts: Sequence[Samples]) -> Samples:
-        """All requests of several runs, one after the other."""
+        """Concatenate the requests of several runs."""
         if not parts:
             return cls(_empty(), _empty(), _empty())
         return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS})

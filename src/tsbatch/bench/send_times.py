@@ -1,4 +1,4 @@
-"""When an open loop sends: a stream of times that does not wait for any answer."""
+"""Arrival times of an open loop, independent of any answer."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ CHUNK = 1024
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """Times to send at.
+    """Times at which requests are sent.
 
     Attributes:
-        kind: ``poisson`` for independent users, ``uniform`` for a clock, ``bursts`` for independent users who are
-            there in stretches only, ``trace`` for ``times``.
-        rate: requests a second on average, unless it is a trace.
-        seed: of the random numbers.
-        factor: how many times the rate there is inside a burst; outside there is nothing.
-        burst: mean length of a burst, in seconds; bursts and the breaks between them are exponential.
-        times: seconds from the first, ascending; of a trace.
+        kind: ``poisson`` for independent users, ``uniform`` for constant intervals, ``bursts`` for independent users
+            who are active only in bursts, ``trace`` for ``times``.
+        rate: mean requests/s, except for a trace.
+        seed: seed of the random numbers.
+        factor: rate inside a burst as a multiple of the mean; there are no requests outside bursts.
+        burst: mean length of a burst in seconds; bursts and the pauses between them are exponential.
+        times: seconds since the first request of a trace, ascending.
     """
 
     kind: Kind
@@ -42,7 +42,7 @@ class Arrivals:
     times: Sequence[float] = ()
 
     def __iter__(self) -> Iterator[float]:
-        """Seconds since the beginning, without end unless it is a trace."""
+        """Yield seconds since the start, endless except for a trace."""
         if self.kind == "trace":
             return iter(self.times)
         if self.kind == "uniform":
@@ -58,7 +58,7 @@ class Arrivals:
             now = float(times[-1])
 
     def _bursts(self) -> Iterator[float]:
-        """A Poisson stream whose clock stands still in the breaks (an interrupted Poisson process)."""
+        """Yield an interrupted Poisson process: a Poisson stream whose clock is stopped in the pauses."""
         random = np.random.default_rng((self.seed, 1))
         pause = self.burst * (self.factor - 1)
         breaks, end = 0.0, random.exponential(self.burst)
@@ -70,10 +70,10 @@ class Arrivals:
 
 
 def read_trace(path: Path) -> Arrivals:
-    """A trace: one time a line, in seconds or as ISO 8601, in any order; empty lines and ``#`` remarks are left out.
+    """Read a trace: one time per line, in seconds or ISO 8601, in any order; empty lines and ``#`` are skipped.
 
     Raises:
-        UsageError: a line is no time, or there is none.
+        UsageError: a line is not a time, or there is none.
         OSError: it cannot be read.
     """
     times = []
@@ -82,7 +82,7 @@ def read_trace(path: Path) -> Arrivals:
         if text:
             times.append(_time(text, f"{path}, line {number}"))
     if not times:
-        raise UsageError(f"{path} has no times; expected one a line, in seconds or like 2026-01-02T03:04:05.678")
+        raise UsageError(f"{path} has no times; expected one per line, in seconds or like 2026-01-02T03:04:05.678")
     times.sort()
     return Arrivals("trace", times=[time - times[0] for time in times])
 
@@ -96,20 +96,20 @@ def _time(text: str, where: str) -> float:
         except ValueError:
             time = float("nan")
     if not np.isfinite(time):
-        raise UsageError(f"{where}: {text[:40]!r} is no time; expected seconds, or one like 2026-01-02T03:04:05.678")
+        raise UsageError(f"{where}: {text[:40]!r} is not a time; expected seconds, or one like 2026-01-02T03:04:05.678")
     return time
 
 
 def punctual_loop() -> asyncio.AbstractEventLoop:
-    """An event loop that wakes to the microsecond where asyncio would round up to the millisecond (Linux)."""
+    """Return an event loop with microsecond precision where asyncio rounds up to milliseconds (Linux)."""
     if not hasattr(selectors, "EpollSelector"):
         return asyncio.new_event_loop()
 
     class Punctual(selectors.EpollSelector):
-        """epoll waits for whole milliseconds; select on its own descriptor does not."""
+        """Waits with select on epoll's descriptor, because epoll itself only waits for whole milliseconds."""
 
         def select(self, timeout: float | None = None) -> list[Any]:
-            """Wait as select does, then ask epoll."""
+            """Wait with select, then poll epoll."""
             if timeout is not None and timeout > 0:
                 select.select([self.fileno()], [], [], timeout)
                 timeout = 0

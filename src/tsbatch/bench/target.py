@@ -1,4 +1,4 @@
-"""Whom a load is for: a model by its name on a server of ours, or any address."""
+"""Load-test targets: a model on a managed server, or any URL."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ MODEL_IN_PATH: Final = re.compile(r"/(?:predictions|v1/models|v2/models|models)/
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Whom a load is for.
+    """The target of a load test.
 
     Attributes:
-        address: where requests go.
-        tokens: where the inference token comes from.
-        model, version: as the server tells them; None for a server that was not asked.
-        settings: the model's settings as ``GET /models`` tells them, and ``workers`` that are READY.
-        origins: for each setting who set it, as far as that is known.
-        pids: name and process id of its workers and of the server, as far as they are on this machine.
-        log_dir: the server's log folder, if it is ours.
-        engine: ``ray`` where Ray Serve answers, as far as the server was asked.
+        address: the address that requests are sent to.
+        tokens: source of the inference token.
+        model, version: as reported by the server; None if it was not asked.
+        settings: the model's settings as reported by ``GET /models``, and ``workers`` that are READY.
+        origins: where each setting is set, if known.
+        pids: name and process id of its workers and of the server, if they are on this machine.
+        log_dir: the log folder of a managed server.
+        engine: ``ray`` for Ray Serve, if the server was asked.
     """
 
     address: Address
@@ -55,7 +55,7 @@ class Target:
     engine: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object, without the token."""
+        """Return a JSON object without the token."""
         scheme = "https" if self.address.tls else "http"
         return {
             "address": f"{scheme}://{self.address.netloc}{self.address.path}",
@@ -70,23 +70,23 @@ class Target:
 def find_target(
     name_or_url: str, *, instance: str = DEFAULT_NAME, version: str | None = None, management: str | None = None
 ) -> Target:
-    """The target that somebody named.
+    """Find the target of a load test.
 
     Args:
-        name_or_url: a model on the running instance, or an address.
+        name_or_url: a model on the running instance, or a URL.
         instance: name of that instance.
-        version: the model's version; the default one when left out.
-        management: for an address: where its server tells of its models.
+        version: the model's version; the default version if omitted.
+        management: for a URL: management address of its server.
 
     Raises:
         UsageError: there is no such instance, model or address.
-        ServerError: the server cannot be reached.
+        ServerError: the server is unreachable.
     """
     if "://" in name_or_url:
-        return _by_address(name_or_url, management)
+        return _by_url(name_or_url, management)
     if management is not None:
         raise UsageError(
-            f"--server says where to ask about the model, not where to send requests; give the whole address instead of"
+            f"--server only names the management address; to load another server, give the whole URL instead of"
             f" {name_or_url}: http://HOST:8080/predictions/{name_or_url}"
         )
     running = reach(instance)
@@ -97,7 +97,7 @@ def find_target(
     return _described(address, running.tokens, described, here=True, running=running)
 
 
-def _by_address(url: str, management: str | None) -> Target:
+def _by_url(url: str, management: str | None) -> Target:
     address = Address.parse(url)
     tokens = FixedToken(os.environ.get("TSBATCH_TOKEN") or None)
     model = MODEL_IN_PATH.search(address.path)
@@ -127,7 +127,7 @@ def _described(
 
 
 def environment() -> dict[str, Any]:
-    """The machine that the load came from, and the versions that matter."""
+    """Return the machine that generates the load, and the versions in use."""
     return {
         "tsbatch": __version__,
         "python": platform.python_version(),

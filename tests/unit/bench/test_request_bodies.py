@@ -58,11 +58,11 @@ def test_another_content_type(tmp_path):
 @pytest.mark.parametrize(
     "name, content, message",
     [
-        ("a.txt", "\n \n", "has nothing to send"),
+        ("a.txt", "\n \n", "contains nothing to send"),
         ("a.jsonl", '1\n{"a\n', "request 2 is not JSON"),
         ("a.json", "{", "a.json is not JSON"),
-        ("a.csv", "a,b\n1,2\n3\n", "line 3: not as many cells"),
-        ("a.csv", "a,b\n1,2,3\n", "line 2: not as many cells"),
+        ("a.csv", "a,b\n1,2\n3\n", "line 3: the number of cells differs"),
+        ("a.csv", "a,b\n1,2,3\n", "line 2: the number of cells differs"),
         ("a.csv", b"a\n\xff\n", "a.csv, line"),
         ("a.csv", 'a\n"x" y\n', "a.csv, line"),
     ],
