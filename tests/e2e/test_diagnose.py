@@ -12,7 +12,8 @@ import pytest
 from tests.dashboards import expressions, names_in
 from tests.e2e import timing
 from tests.e2e.support import request
-from tsbatch.cli.program import FINE, main
+from tsbatch.cli.exit_codes import FINE
+from tsbatch.cli.program import main
 
 pytestmark = pytest.mark.alone
 

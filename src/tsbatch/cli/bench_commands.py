@@ -9,6 +9,7 @@ import typer
 from typer import Argument, Option
 
 from tsbatch.cli import options
+from tsbatch.cli.exit_codes import FINDINGS
 from tsbatch.cli.options import check_finite, check_positive, positive_numbers
 from tsbatch.errors import UsageError
 
@@ -98,7 +99,7 @@ def bench_command(
         result = bench(found, bodies, plan, on_progress, earlier)
     show_result(result, output=output, html=html, as_json=as_json)
     if any(step["failed"] for step in result.summary):
-        raise typer.Exit(1)
+        raise typer.Exit(FINDINGS)
 
 
 def show_result(result: BenchResult, *, output: Path | None, html: Path | None, as_json: bool) -> None:

@@ -9,10 +9,9 @@ import typer
 from typer import Option
 
 from tsbatch.cli import options
+from tsbatch.cli.exit_codes import FAILED, FINDINGS
 from tsbatch.system.console import emit_json, telling
 from tsbatch.system.signals import end_on_signals
-
-FINDINGS, FAILED = 1, 3
 
 
 def check_command(

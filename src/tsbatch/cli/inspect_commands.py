@@ -17,11 +17,11 @@ from tsbatch.archive.reader import ScannedArchive, scan
 from tsbatch.archive.verification import Difference, Finding, about, config_of, diff, manifest_of, verify
 from tsbatch.archive.writer import OnBytes, sha256
 from tsbatch.cli import options
+from tsbatch.cli.exit_codes import FINDINGS, FINE
 from tsbatch.packaging.engine_trials import COLUMNS, Trial
 from tsbatch.system import console
 
 SCHEMA = 1
-FINE, FINDINGS = 0, 1
 MEGABYTE = 10**6
 SILENT = 200 * MEGABYTE
 """Bytes that are read too fast for progress to matter."""

@@ -11,6 +11,7 @@ import typer
 from typer import Argument, Option
 
 from tsbatch.cli import options
+from tsbatch.cli.exit_codes import FINDINGS
 from tsbatch.configuration.server_properties import ServerProperties
 from tsbatch.errors import UsageError
 from tsbatch.system import console
@@ -68,7 +69,7 @@ def lint_command(
         found = lint(paths, machine=machine, ignore=ignore or [])
     _show(found, fixed, form, as_json=as_json)
     if any(finding.severity in COUNTED for finding in found):
-        raise typer.Exit(1)
+        raise typer.Exit(FINDINGS)
 
 
 def effective_command(

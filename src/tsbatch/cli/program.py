@@ -1,14 +1,6 @@
 """The program ``tsbatch``: its commands in four help panels, and the exit codes of errors.
 
-====  ======================================
-code  meaning
-====  ======================================
-0     success
-1     findings, or worse than before
-2     wrong usage or bad input
-3     the server, a worker or tsbatch failed
-130   stopped with Ctrl-C
-====  ======================================
+The codes are in ``cli/exit_codes.py``.
 
 The commands are in ``cli/*_command.py`` and ``cli/*_commands.py``. Nothing here imports torch, so that ``tsbatch
 --help`` responds at once.
@@ -24,12 +16,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from tsbatch._version import __version__
+from tsbatch.cli.exit_codes import BAD_INPUT, FAILED, FINE, STOPPED
 from tsbatch.errors import RequestError, TsbatchError, UsageError
 
 if TYPE_CHECKING:
     import typer
-
-FINE, FINDINGS, BAD_INPUT, FAILED, STOPPED = 0, 1, 2, 3, 130
 
 EXTRAS = {
     "typer": "desk",

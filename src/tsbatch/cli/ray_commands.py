@@ -10,6 +10,7 @@ import typer
 from typer import Argument, Option
 
 from tsbatch.cli import options
+from tsbatch.cli.exit_codes import FINDINGS
 from tsbatch.errors import UsageError
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def status(address: Address = "auto", json: options.Json = False) -> None:
             if one["message"]:
                 console.say(f"{one['name']}: {one['message']}")
     if any(one["status"] != serving.READY for one in applications):
-        raise typer.Exit(1)
+        raise typer.Exit(FINDINGS)
 
 
 @app.command()

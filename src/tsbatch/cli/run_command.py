@@ -14,6 +14,7 @@ from typer import Option
 
 from tsbatch.archive.model_store import ModelSource
 from tsbatch.cli import options
+from tsbatch.cli.exit_codes import FINDINGS
 from tsbatch.errors import UsageError
 from tsbatch.system import console
 
@@ -48,7 +49,7 @@ def run_command(
     if summary["stopped"]:
         raise KeyboardInterrupt
     if summary["failed"]:
-        raise typer.Exit(1)
+        raise typer.Exit(FINDINGS)
 
 
 def _check_paths(mar: Path, data: str, output: str) -> None:

@@ -9,6 +9,7 @@ import typer
 from typer import Argument, Option
 
 from tsbatch.cli import options
+from tsbatch.cli.exit_codes import FINDINGS
 from tsbatch.cli.options import check_finite, check_positive, given, refuse
 from tsbatch.errors import UsageError
 from tsbatch.serving.instance import DEFAULT_NAME
@@ -101,7 +102,7 @@ def tune_command(
         instance=name,
     )
     if not _rank(config, as_json=json) if offline else not _tune(config, write=write, as_json=json):
-        raise typer.Exit(1)
+        raise typer.Exit(FINDINGS)
 
 
 def workload_of(traffic: Traffic, data: Path, content_type: str | None, duration: float, warm_up: float) -> Workload:

@@ -6,7 +6,8 @@ import pytest
 
 from tests.unit.diagnosis.log_lines import answered, flushing, told
 from tests.unit.report.results import make_result
-from tsbatch.cli.program import BAD_INPUT, FINE, main
+from tsbatch.cli.exit_codes import BAD_INPUT, FINE
+from tsbatch.cli.program import main
 
 
 @pytest.fixture
