@@ -46,7 +46,7 @@ def test_a_trace(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text, message", [("1\nnoon\n", "line 2: 'noon' is no time"), ("nan", "line 1"), ("#", "no times")]
+    "text, message", [("1\nnoon\n", "line 2: 'noon' is not a time"), ("nan", "line 1"), ("#", "no times")]
 )
 def test_what_is_no_trace(tmp_path, text, message):
     path = tmp_path / "times"

@@ -200,7 +200,7 @@ def test_failures_are_a_finding(address, tmp_path, capsys):
         (["m"], "m needs data to send: give --data FILE"),
         (["m", "--data", "none.jsonl"], "none.jsonl: No such file"),
         (["m", "--data", __file__], "no server named 'default' is running"),
-        (["m", "--data", __file__, "--server", "http://x:8081"], "give the whole address instead of m"),
+        (["m", "--data", __file__, "--server", "http://x:8081"], "give the whole URL instead of m"),
         (["http://x:99999/", "--data", __file__], "is not an address"),
         (["m", "--data", __file__, "--append"], "--append needs --output FILE"),
         (["m", "--data", __file__, "--output", "nowhere/a.json"], "--output nowhere/a.json: there is no such folder"),
