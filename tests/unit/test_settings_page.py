@@ -37,7 +37,7 @@ def settings_of(section, prefix=""):
 
 
 def test_the_page_names_every_setting_with_its_default():
-    told = rows("Under `tsbatch:`")
+    told = rows("The `tsbatch:` section")
     there = dict(settings_of(Settings()))
     assert list(told) == list(there)
     read = {key: text if key in STANDS_FOR_ITSELF else yaml.safe_load(text or "~") for key, text in told.items()}
@@ -45,7 +45,7 @@ def test_the_page_names_every_setting_with_its_default():
 
 
 def test_and_what_package_gives_torchserve_s_keys():
-    told = rows("TorchServe's keys")
+    told = rows("TorchServe keys")
     assert {key: int(text) for key, text in told.items()} == DEFAULTS
     assert f"grows by {STARTUP_SECONDS_PER_GIGABYTE} for each GB" in PAGE
 
