@@ -10,7 +10,7 @@ import numpy as np
 from tsbatch.bench.result_tables import Table, number
 from tsbatch.report.charts import line_figure
 from tsbatch.report.document import Figure, Report, Section, Words
-from tsbatch.simulation.capacity_plan import Plan, Point, settings_of
+from tsbatch.simulation.capacity_plan import Plan, Point
 
 COLUMNS = ("workers", "batchSize", "maxBatchDelay", "jobQueueSize")
 
@@ -78,7 +78,7 @@ def plan_rows(plans: Sequence[Plan]) -> list[list[Any]]:
             round(plan.rate, 1),
             plan.machines,
             *([] if plan.price is None else [round(plan.machines * plan.price, 2)]),
-            *list(settings_of(plan.chosen).values())[:3],
+            *list(plan.chosen.settings.to_json().values())[:3],
             round(plan.point.p50, 1),
             round(plan.point.p99, 1),
             round(100 * plan.margin, 1),
@@ -91,7 +91,7 @@ def plan_rows(plans: Sequence[Plan]) -> list[list[Any]]:
 
 def others(plan: Plan) -> Table:
     """The chosen settings and the next best."""
-    rows = [[*settings_of(one).values(), round(one.rate, 1)] for one in (plan.chosen, *plan.others)]
+    rows = [[*one.settings.to_json().values(), round(one.rate, 1)] for one in (plan.chosen, *plan.others)]
     return Table(
         title="The settings that were best",
         columns=[*COLUMNS, f"requests/s of a {plan.unit}"],

@@ -1,19 +1,19 @@
-"""Which requests travel together, and when: TorchServe's rules for one version of a model, as exactly as it keeps them.
+"""TorchServe's batching rules for one version of a model, exactly as it applies them.
 
 ::
 
     arrival ─ queue ─ begun ─ assembly ─ handed over ─ handler ─ answered ─ free
               (a worker, and the lock)    (full, or the delay is over)
 
-What wlm/Model.java (pollBatch, addJob) and wlm/WorkerThread.java of TorchServe 0.12.0 do:
+The rules in wlm/Model.java (pollBatch, addJob) and wlm/WorkerThread.java of TorchServe 0.12.0:
 
 * A request that finds ``queue_size`` others waiting is refused at once.
 * One worker at a time assembles a batch: it holds a lock while it waits for its first request and for the others, and
   free workers wait for the lock.
-* The delay counts from when the worker took its first request, not from when that arrived. What is already queued is
-  taken at once; then each newcomer as it arrives, until the batch is full or the delay is over.
-* The clock for that shows whole milliseconds: what is left of the delay is counted in ticks, so that with a delay of
-  1 ms a second request ends the assembly just when the clock ticked since the first.
+* The delay starts when the worker takes its first request, not when that request arrived. The worker takes queued
+  requests at once, then each new one as it arrives, until the batch is full or the delay is over.
+* The clock of the delay has whole milliseconds: with a delay of 1 ms a second request ends the assembly only if the
+  clock has ticked since the first.
 * A delay of 0 or less ends the assembly after the second request, however many wait. A batch of 1 never waits.
 """
 
@@ -29,22 +29,22 @@ from tsbatch.errors import UsageError
 DEFAULT_QUEUE_SIZE: Final = 100
 """TorchServe's job_queue_size."""
 
-MOST_WITHOUT_DELAY: Final = 2
-"""Requests of a batch whose delay is 0."""
+MAX_WITHOUT_DELAY: Final = 2
+"""Maximum batch size if the delay is 0."""
 
 Handler = Callable[[Sequence[int]], float]
-"""How long the handler takes for a batch, in ms; told the numbers of its requests, in the order of their arrival."""
+"""Return the handler time of a batch in ms, given the indices of its requests in the order of their arrival."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What TorchServe is told of a model.
+    """Settings of a model on TorchServe.
 
     Attributes:
-        workers: how many there are.
-        batch_size: the most requests of a batch (batchSize).
+        workers: number of workers.
+        batch_size: maximum number of requests in a batch (batchSize).
         max_batch_delay: ms that a worker waits for further requests (maxBatchDelay).
-        queue_size: requests that may wait (jobQueueSize).
+        queue_size: number of requests that may wait (jobQueueSize).
     """
 
     workers: int = 1
@@ -57,15 +57,24 @@ class Settings:
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} is {getattr(self, name)}; expected at least 1")
 
+    def to_json(self) -> dict[str, int]:
+        """Return the settings under TorchServe's names."""
+        return {
+            "workers": self.workers,
+            "batchSize": self.batch_size,
+            "maxBatchDelay": self.max_batch_delay,
+            "jobQueueSize": self.queue_size,
+        }
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overhead:
-    """What TorchServe itself costs, in ms.
+    """TorchServe's own time, in ms.
 
     Attributes:
         frontend: of each request outside its worker: network and HTTP, both ways.
-        batch: of each batch, in its worker and beside the handler.
-        request: of each request of it, likewise; answers are sent one after the other.
+        batch: of each batch, in its worker but outside the handler.
+        request: of each request in a batch, likewise; answers are sent one after the other.
     """
 
     frontend: float = 0.0
@@ -73,32 +82,32 @@ class Overhead:
     request: float = 0.0
 
     def of_batch(self, size: int) -> float:
-        """How long a batch of so many keeps its worker beside the handler."""
+        """Return how long a batch of this size occupies its worker outside the handler."""
         return self.batch + self.request * size
 
 
 class Feedback(Protocol):
-    """Clients that send their next request when they have an answer."""
+    """Clients that send their next request after an answer."""
 
     def after_answers(self, answered: Sequence[float]) -> Sequence[float]:
-        """When those who are answered at these times send again, ms; fewer or none when they have had enough."""
+        """Return when the clients answered at these times send again, in ms; fewer times if some are done."""
 
     def after_refusal(self, at: float) -> float | None:
-        """When one that was refused at ``at`` sends again, ms."""
+        """Return when a client refused at ``at`` sends again, in ms; None if it is done."""
 
 
 @dataclass(slots=True)
 class Batches:
-    """What the rules made of the arrivals; batches in the order of their hand-over, times in ms.
+    """The batches made from the arrivals, in the order of their hand-over; times in ms.
 
     Attributes:
-        arrivals: of all requests, ascending; a closed loop's are known only now.
-        admitted: numbers of the requests that were not refused, in the order in which batches took them.
-        size: requests in each batch: the next so many of ``admitted``.
-        begun: when a worker took its first request.
-        handed: when it was complete.
+        arrivals: of all requests, ascending; those of a closed loop are complete only at the end.
+        admitted: indices of the requests that were not refused, in the order in which batches took them.
+        size: number of requests in each batch: the next ones of ``admitted``.
+        begun: when a worker took the first request.
+        handed: when the batch was complete.
         took: ms in the handler.
-        worker: which worker's, from 0.
+        worker: index of the worker.
     """
 
     arrivals: list[float]
@@ -113,30 +122,30 @@ class Batches:
 def form_batches(
     settings: Settings, arrivals: list[float], handler: Handler, overhead: Overhead, feedback: Feedback | None = None
 ) -> Batches:
-    """Let these arrivals happen; the loop goes round once for each batch.
+    """Form the batches of these arrivals; the loop runs once per batch.
 
     Args:
-        settings: the model's.
-        arrivals: when requests reach the queue, ms from 0 on, ascending; with ``feedback`` the first ones, to which
-            the others are added.
-        handler: how long it takes.
-        overhead: what TorchServe costs.
-        feedback: of a closed loop.
+        settings: of the model.
+        arrivals: when requests reach the queue, in ms from 0, ascending; with ``feedback`` the first ones, to which the
+            others are added.
+        handler: the handler times.
+        overhead: TorchServe's own time.
+        feedback: the clients of a closed loop.
     """
     queue = _Queue(settings, arrivals, feedback)
     batches = queue.batches
-    # Everybody waits when the first request comes, at 0 or later.
+    # Every worker is waiting when the first request arrives, at 0 or later.
     free = [-1.0] * settings.workers
     while True:
-        # The lock needs no time of its own: whoever waits while holding it leaves nothing in the queue to begin with.
-        soonest = min(free)
-        begun, handed, size = queue.assemble(soonest)
+        # The lock takes no time: a worker that waits while holding it leaves nothing in the queue.
+        earliest = min(free)
+        begun, handed, size = queue.assemble(earliest)
         if not size:
             return batches
         members = batches.admitted[queue.taken : queue.taken + size]
         queue.taken += size
         took = handler(members)
-        worker = free.index(soonest)
+        worker = free.index(earliest)
         free[worker] = until = handed + took + overhead.batch + overhead.request * size
         if feedback:
             queue.arrive(feedback.after_answers([until - overhead.request * left for left in range(size - 1, -1, -1)]))
@@ -148,9 +157,9 @@ def form_batches(
 
 
 class _Queue:
-    """The requests that have come, those that wait, and those that are still to come."""
+    """The requests that have arrived, those that wait, and those that are still to arrive."""
 
-    __slots__ = ("_capacity", "_delay", "_feedback", "_most", "_seen", "batches", "taken")
+    __slots__ = ("_capacity", "_delay", "_feedback", "_max_size", "_seen", "batches", "taken")
 
     def __init__(self, settings: Settings, arrivals: list[float], feedback: Feedback | None) -> None:
         self.batches = Batches(arrivals)
@@ -159,28 +168,28 @@ class _Queue:
         self._feedback = feedback
         self._capacity = settings.queue_size
         self._delay = max(0, settings.max_batch_delay)
-        self._most = settings.batch_size if self._delay else min(MOST_WITHOUT_DELAY, settings.batch_size)
+        self._max_size = settings.batch_size if self._delay else min(MAX_WITHOUT_DELAY, settings.batch_size)
 
     def assemble(self, now: float) -> tuple[float, float, int]:
-        """A batch of a worker that has the lock from ``now`` on: begun, handed over, size; 0 when nobody comes."""
+        """Assemble a batch for a worker that gets the lock at ``now``: begun, handed over, size (0: none is left)."""
         times, seen = self.batches.arrivals, self._seen
         if seen < len(times) and times[seen] <= now:
             self._let_wait(now)
         size = len(self.batches.admitted) - self.taken
-        if size >= self._most:
-            return now, now, self._most
+        if size >= self._max_size:
+            return now, now, self._max_size
         if not size:
             if self._seen == len(times):
                 return now, now, 0
             now = times[self._seen]
             self._take()
             size = 1
-            if self._most == 1:
+            if self._max_size == 1:
                 return now, now, 1
         return now, *self._fill(now, size)
 
     def _let_wait(self, until: float) -> None:
-        """Nobody took requests until then: they waited, or found the queue full."""
+        """Queue or refuse the requests until then, while no worker took any."""
         times, admitted = self.batches.arrivals, self.batches.admitted
         came = bisect_right(times, until, self._seen)
         room = self._capacity - (len(admitted) - self.taken)
@@ -199,11 +208,11 @@ class _Queue:
         self._seen += 1
 
     def _fill(self, begun: float, size: int) -> tuple[float, int]:
-        """Take newcomers as they arrive: when the batch is handed over, and its size then."""
-        times, count, most = self.batches.arrivals, len(self.batches.arrivals), self._most
+        """Take requests as they arrive; return when the batch is handed over, and its size then."""
+        times, count, max_size = self.batches.arrivals, len(self.batches.arrivals), self._max_size
         first, seen = int(begun), self._seen
         deadline = begun + self._delay
-        while size < most:
+        while size < max_size:
             now = times[seen] if seen < count else deadline + 1
             if now > deadline:
                 now = deadline
@@ -219,6 +228,6 @@ class _Queue:
         return now, size
 
     def arrive(self, times: Sequence[float]) -> None:
-        """Further requests are to come."""
+        """Add further arrivals."""
         for time in times:
             insort(self.batches.arrivals, time, self._seen)

@@ -1,4 +1,4 @@
-"""A simulation as the result of a load test, for everything that reads one: figures, diagnosis, report."""
+"""Convert a simulation to the result of a load test, for everything that reads one: figures, diagnosis, report."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from tsbatch.simulation.batching_rules import Settings
 from tsbatch.simulation.simulator import REFUSED, Simulated
 
 SIMULATED: Final = "simulated"
-"""The address of what was never asked."""
+"""The address in the result of a simulation."""
 
 
 def as_result(
     simulated: Simulated, settings: Settings, load: Mapping[str, Any], service: str, remarks: Sequence[str] = ()
 ) -> BenchResult:
-    """The result of a load test that had gone like that.
+    """Return the result of a load test with these requests.
 
     Args:
-        simulated: what became of the requests.
-        settings: the model's.
-        load: how it was loaded: ``loop``, ``arrivals``, ``steps``, ``limit``, ``seed``.
+        simulated: the simulated requests.
+        settings: of the model.
+        load: ``loop``, ``arrivals``, ``steps``, ``limit`` and ``seed`` of the load.
         service: where the service time comes from.
-        remarks: what else makes the figures worth less than they look, in sentences.
+        remarks: further caveats about the figures, in sentences.
     """
     samples = simulated.samples
     refused = int((samples.status == REFUSED).sum())
@@ -43,14 +43,14 @@ def as_result(
     )
     run = replace(run, summary=summarize(run, limit=load["limit"], timeout=math.inf))
     figures = combine(run.step, [run])
-    told = {
-        "batchSize": settings.batch_size,
-        "maxBatchDelay": settings.max_batch_delay,
-        "workers": settings.workers,
-        "jobQueueSize": settings.queue_size,
-    }
     return BenchResult(
-        target={"address": SIMULATED, "model": SIMULATED, "version": None, "settings": told, "origins": {}},
+        target={
+            "address": SIMULATED,
+            "model": SIMULATED,
+            "version": None,
+            "settings": settings.to_json(),
+            "origins": {},
+        },
         plan={"repeat": 1, "warm_up": 0.0, "timeout": 0.0, "seconds": None, "requests": len(samples), **load},
         environment={"tsbatch": __version__, "service_time": service},
         runs=[run],

@@ -1,4 +1,4 @@
-"""A plan: settings, number of machines, what they keep in reserve, and what is known and what is guessed."""
+"""A capacity plan: settings, number of machines, their reserve, and what is measured or extrapolated."""
 
 from __future__ import annotations
 
@@ -9,26 +9,25 @@ from typing import Any, Final, Literal
 
 from tsbatch.simulation.planner import Candidate, Goal, Planner, machines_for
 from tsbatch.simulation.service_time import ServiceTime
-from tsbatch.simulation.simulator import Simulated
 
 SCHEMA: Final = 1
 Unit = Literal["machine", "replica"]
-"""What is counted: a machine with workers that share a queue, or a replica of one worker (a pod, with KServe)."""
+"""The unit of the plan: a machine with workers that share a queue, or a replica of one worker (a pod, with KServe)."""
 CURVE: Final = (0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5)
-"""Shares of the planned rate for which the curve is drawn."""
+"""Points of the curve, as shares of the planned rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What so many machines do at a rate.
+    """The figures of several machines at a rate.
 
     Attributes:
-        rate: of all machines, requests a second.
-        machines: that share it.
-        p50, p99: latency in ms; NaN when nobody was answered.
-        refused: share of the requests that find the queue full, 0 to 1.
-        batch: mean size of a batch.
-        needed: machines that the goal would need at that rate, headroom included.
+        rate: of all machines together, in requests/s.
+        machines: number of machines that share it.
+        p50, p99: latency in ms; NaN without answers.
+        refused: share of refused requests, 0 to 1.
+        batch: mean batch size.
+        needed: machines that the goal needs at that rate, headroom included.
     """
 
     rate: float
@@ -39,38 +38,24 @@ class Point:
     batch: float
     needed: int
 
-    @classmethod
-    def of(cls, simulated: Simulated, rate: float, machines: int, needed: int) -> Point:
-        """From the simulation of one of the machines."""
-        sizes = simulated.batches.size
-        return cls(
-            rate=rate,
-            machines=machines,
-            p50=simulated.latency(0.5),
-            p99=simulated.latency(0.99),
-            refused=simulated.refused,
-            batch=float(sizes.mean()) if len(sizes) else 0.0,
-            needed=needed,
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is needed for a rate.
+    """The machines that a rate needs.
 
     Attributes:
-        rate: requests a second, planned for.
-        goal: what is kept.
+        rate: the planned requests/s.
+        goal: the goal that they meet.
         chosen: the settings of each machine.
-        machines: how many.
-        price: of a machine; None when nobody said.
-        point: what they do at that rate.
-        margin: how much more they stand before the goal is missed, as a share.
-        down: what is left when one of them is down; None when there is only one.
-        curve: what they do at other rates, and how many machines those would need.
+        machines: number of machines.
+        price: of one machine; None if not given.
+        point: their figures at that rate.
+        margin: additional load before the goal is missed, as a share.
+        down: the figures with one machine down; None if there is only one.
+        curve: the figures at other rates, and how many machines those need.
         others: the next best settings.
-        measured, guessed: what the plan rests on, in sentences.
-        unit: what ``machines`` counts.
+        measured, guessed: the basis of the plan, in sentences.
+        unit: the unit of ``machines``.
     """
 
     rate: float
@@ -89,16 +74,16 @@ class Plan:
 
     @property
     def counted(self) -> str:
-        """As ``3 machines``."""
+        """The number with its unit, like ``3 machines``."""
         return f"{self.machines} {self.unit}{'s' * (self.machines > 1)}"
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
+        """Return a JSON object."""
         return {
             "rate": self.rate,
             "unit": self.unit,
             "goal": asdict(self.goal),
-            "settings": settings_of(self.chosen),
+            "settings": self.chosen.settings.to_json(),
             "machines": self.machines,
             "cost": None if self.price is None else self.machines * self.price,
             "rate_of_machine": round(self.chosen.rate, 2),
@@ -106,34 +91,23 @@ class Plan:
             "margin": round(self.margin, 4),
             "one_down": None if self.down is None else _plain(self.down),
             "curve": [_plain(point) for point in self.curve],
-            "others": [{**settings_of(one), "rate_of_machine": round(one.rate, 2)} for one in self.others],
+            "others": [{**one.settings.to_json(), "rate_of_machine": round(one.rate, 2)} for one in self.others],
             "measured": list(self.measured),
             "extrapolated": list(self.guessed),
         }
-
-
-def settings_of(candidate: Candidate) -> dict[str, int]:
-    """Its settings by TorchServe's names."""
-    settings = candidate.settings
-    return {
-        "workers": settings.workers,
-        "batchSize": settings.batch_size,
-        "maxBatchDelay": settings.max_batch_delay,
-        "jobQueueSize": settings.queue_size,
-    }
 
 
 def make_plan(planner: Planner, rate: float, *, price: float | None = None, unit: Unit = "machine") -> Plan:
     """Plan for a rate.
 
     Args:
-        planner: with its services and its goal.
-        rate: requests a second.
-        price: of a machine.
-        unit: what is counted; the planner's limits must fit it.
+        planner: the planner, with its services and its goal.
+        rate: requests/s.
+        price: of one machine.
+        unit: the unit of the plan; the planner's limits must fit it.
 
     Raises:
-        UsageError: no settings keep the goal.
+        UsageError: no settings meet the goal.
     """
     chosen, *others = planner.candidates(rate)
 
@@ -141,10 +115,24 @@ def make_plan(planner: Planner, rate: float, *, price: float | None = None, unit
         return int(machines_for(at * (1 + planner.goal.headroom), chosen.rate))
 
     def point(at: float, machines: int) -> Point:
-        return Point.of(planner.simulate(chosen, at / machines), at, machines, needed(at))
+        simulated = planner.simulate(chosen, at / machines)
+        sizes = simulated.batches.size
+        return Point(
+            rate=at,
+            machines=machines,
+            p50=simulated.latency(0.5),
+            p99=simulated.latency(0.99),
+            refused=simulated.refused,
+            batch=float(sizes.mean()) if len(sizes) else 0.0,
+            needed=needed(at),
+        )
 
     machines = needed(rate)
-    measured, guessed = grounds(planner.services, chosen, unit)
+    settings = chosen.settings
+    measured, guessed = grounds_of_machine(planner.services, chosen.service, settings.workers, settings.batch_size)
+    several = f"several {unit}s: each is like this one and gets a random share of the requests"
+    if unit == "replica":
+        several += ", while Ray's router takes the shorter of two queues; each has its cores to itself"
     recorded = [f"arrivals: {planner.stream.origin}"] if planner.stream.origin else []
     return Plan(
         rate=rate,
@@ -158,45 +146,36 @@ def make_plan(planner: Planner, rate: float, *, price: float | None = None, unit
         curve=[point(rate * share, machines) for share in CURVE],
         others=others,
         measured=[*recorded, *measured],
-        guessed=guessed,
+        guessed=[*guessed, several],
         unit=unit,
     )
-
-
-def grounds(services: Sequence[ServiceTime], chosen: Candidate, unit: Unit = "machine") -> tuple[list[str], list[str]]:
-    """What a plan with these settings rests on: what was measured, and what is extrapolated from it."""
-    settings = chosen.settings
-    measured, guessed = grounds_of_machine(services, chosen.service, settings.workers, settings.batch_size)
-    several = f"several {unit}s: each is like this one and gets a random share of the requests"
-    if unit == "replica":
-        several += ", where Ray's router looks at two queues and takes the shorter; each has its cores to itself"
-    return measured, [*guessed, several]
 
 
 def grounds_of_machine(
     services: Sequence[ServiceTime], service: ServiceTime, workers: int, batch_size: int
 ) -> tuple[list[str], list[str]]:
-    """The same of one machine."""
+    """Return what the figures of one machine rest on: what was measured, and what is extrapolated."""
     if not service.source:
         return [], [
-            "the service time, for any number of workers, and TorchServe's overhead are as given: nothing was measured"
+            "the service time, for any number of workers, and TorchServe's own time are assumed: nothing was measured"
         ]
     overhead, largest = service.overhead, service.largest
+    own = f"{overhead.batch:g} per batch, {overhead.request:g} per request, {overhead.frontend:g} in the frontend"
     measured = [
         f"batches of {service.sizes[0]:g} to {largest:g} items: {service.source}",
-        f"TorchServe's ms: {overhead.batch:g} a batch, {overhead.request:g} a request, {overhead.frontend:g} outside",
+        f"TorchServe's own ms: {own}",
     ]
     guessed = []
     if batch_size * max(service.items) > largest:
-        guessed.append(f"batches of more than {largest:g} items: the line through the two largest goes on")
+        guessed.append(f"batches of more than {largest:g} items: on the line through the two largest")
     machine = service.machine
     if workers in {one.machine.workers for one in services}:
-        measured.append(f"{workers} worker{'s' * (workers > 1)} at once")
+        measured.append(f"{workers} concurrent worker{'s' * (workers > 1)}")
     elif machine.worker_cores and machine.cores:
-        want = f"each wants {machine.worker_cores:.2f} of the machine's {machine.cores} cores"
-        guessed.append(f"{workers} workers: {want}, and a batch takes longer where those are missing")
+        want = f"each needs {machine.worker_cores:.2f} of the machine's {machine.cores} cores"
+        guessed.append(f"{workers} workers: {want}, and batches slow down if there are too few")
     else:
-        guessed.append(f"{workers} workers: they do not slow each other down")
+        guessed.append(f"{workers} workers: assumed not to slow each other down")
     return measured, guessed
 
 

@@ -1,13 +1,13 @@
-"""A service time out of what was measured: a load test's file, or a check's.
+"""Fit a service time to measurements: the result of a load test, or of a check.
 
-From a load test each batch is one observation: its items, its requests' length and its handler time. What TorchServe
-itself cost is found beside it (:mod:`tsbatch.simulation.overhead`).
+Each batch of a load test is one observation: its items, the length of its requests and its handler time. TorchServe's
+own time is fitted separately (:mod:`tsbatch.simulation.overhead`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,28 +18,28 @@ from tsbatch.bench.request_table import Column
 from tsbatch.bench.result_file import BenchResult, Run
 from tsbatch.diagnosis.batch_table import batch_numbers, batches_of
 from tsbatch.errors import UsageError
-from tsbatch.simulation.batching_rules import MOST_WITHOUT_DELAY
-from tsbatch.simulation.overhead import FEWEST, TYPICAL, overhead_of
-from tsbatch.simulation.service_time import KIND, LEAST, SPREADS, Machine, ServiceTime
+from tsbatch.simulation.batching_rules import MAX_WITHOUT_DELAY
+from tsbatch.simulation.overhead import MIN_OBSERVATIONS, TYPICAL, overhead_of
+from tsbatch.simulation.service_time import KIND, MIN_TIME, SPREADS, Machine, ServiceTime
 
-WORTH: Final = 0.1
-"""Share of the spread that the length must explain to count."""
+MIN_EXPLAINED: Final = 0.1
+"""Share of the variance that the length must explain to count."""
 
 
 def read_service(path: Path) -> ServiceTime:
-    """The service time of a file.
+    """Read the service time of a file.
 
     Args:
-        path: what :meth:`ServiceTime.save`, ``tsbatch bench --output`` or ``tsbatch check --json`` wrote.
+        path: written by :meth:`ServiceTime.save`, ``tsbatch bench --output`` or ``tsbatch check --json``.
 
     Raises:
-        UsageError: there is no service time in it.
+        UsageError: it holds no service time.
         OSError: it cannot be read.
     """
     try:
         value = orjson.loads(path.read_bytes())
     except orjson.JSONDecodeError as error:
-        raise UsageError(f"{path} is no JSON: {error}") from None
+        raise UsageError(f"{path} is not JSON: {error}") from None
     if isinstance(value, dict) and value.get("kind") == KIND:
         return ServiceTime.from_json(value, str(path))
     if isinstance(value, dict) and "kind" not in value and "service" in value:
@@ -48,14 +48,14 @@ def read_service(path: Path) -> ServiceTime:
 
 
 def of_check(report: Mapping[str, Any], source: str) -> ServiceTime:
-    """From what ``tsbatch check --json`` prints: a median for each batch size, and how far the slowest was above it.
+    """Convert the output of ``tsbatch check --json``: a median for each batch size, and the slowest repeat.
 
     Raises:
-        UsageError: nothing was timed.
+        UsageError: it holds no times.
     """
     rows = report["service"]
     if not rows:
-        raise UsageError(f"{source} has no service times; expected a check with --data")
+        raise UsageError(f"{source} has no service times; run the check with --data")
     factors = [factor for row in rows for factor in [1.0] * (row["repeats"] - 1) + [row["slowest"] / row["seconds"]]]
     mean = float(np.mean(factors))
     return ServiceTime(
@@ -69,20 +69,21 @@ def of_check(report: Mapping[str, Any], source: str) -> ServiceTime:
 
 
 def of_bench(result: BenchResult, source: str = "") -> ServiceTime:
-    """From a load test: every batch of every run.
+    """Fit every batch of every run of a load test.
 
     Raises:
-        UsageError: the answers told no split.
+        UsageError: the answers have no handler times.
     """
-    table = _Observed.join([_observe(run) for run in result.runs])
-    if not len(table):
-        raise UsageError(f"{source or 'the result'} tells no handler times; expected answers with Server-Timing")
+    parts = [_observe(run) for run in result.runs]
+    table = _Batches(*(np.concatenate([getattr(one, name) for one in parts] or [np.empty(0)]) for name in COLUMNS))
+    if not len(table.took):
+        raise UsageError(f"{source or 'the result'} has no handler times; the answers need Server-Timing")
     extra = table.length - table.requests * (table.length.sum() / table.requests.sum())
     per_length = _slope(_around(table.items, extra), _around(table.items, table.took))
-    # At the mean length of a request, whatever lengths a size happened to get.
+    # At the mean request length, whatever the lengths in the batches of one size.
     sizes, times = _by_size(table.items, table.took - per_length * extra)
     fitted = ServiceTime(sizes=sizes, times=times, machine=_machine(result), source=source or "a load test")
-    factors = table.took / np.maximum(fitted.mean(table.items) + per_length * extra, LEAST)
+    factors = table.took / np.maximum(fitted.mean(table.items) + per_length * extra, MIN_TIME)
     return replace(
         fitted,
         spread=_thinned(factors / factors.mean()),
@@ -93,24 +94,21 @@ def of_bench(result: BenchResult, source: str = "") -> ServiceTime:
     )
 
 
-class _Observed:
+@dataclass(frozen=True, slots=True)
+class _Batches:
     """Batches as columns of one length."""
 
-    def __init__(self, requests: Column, items: Column, length: Column, took: Column) -> None:
-        self.requests, self.items, self.length, self.took = requests, items, length, took
-
-    def __len__(self) -> int:
-        return len(self.took)
-
-    @classmethod
-    def join(cls, parts: Sequence[_Observed]) -> _Observed:
-        """All of them."""
-        names = ("requests", "items", "length", "took")
-        return cls(*(np.concatenate([getattr(one, name) for one in parts] or [np.empty(0)]) for name in names))
+    requests: Column
+    items: Column
+    length: Column
+    took: Column
 
 
-def _observe(run: Run) -> _Observed:
-    """The batches of one run all of whose requests are known, with what their requests add up to."""
+COLUMNS: Final = tuple(field.name for field in fields(_Batches))
+
+
+def _observe(run: Run) -> _Batches:
+    """Return the batches of one run whose requests are all known, with the sums over their requests."""
     samples = run.samples
     known = samples.where(~np.isnan(samples.queue + samples.assembly + samples.handler + samples.batch))
     table, number = batches_of(known), batch_numbers(known)
@@ -118,7 +116,7 @@ def _observe(run: Run) -> _Observed:
     whole = members == table.size
     items = _sums(number, known.items, 1.0, len(table))
     length = _sums(number, known.length, 0.0, len(table))
-    return _Observed(table.size[whole], items[whole], length[whole], table.handler[whole])
+    return _Batches(table.size[whole], items[whole], length[whole], table.handler[whole])
 
 
 def _sums(number: Any, values: Column, unknown: float, count: int) -> Column:
@@ -127,22 +125,22 @@ def _sums(number: Any, values: Column, unknown: float, count: int) -> Column:
 
 
 def _by_size(items: Column, took: Column) -> tuple[list[float], list[float]]:
-    """Mean time by items, never falling; sizes that were seen too seldom are left to the line between the others."""
-    sizes, place, counts = np.unique(items, return_inverse=True, return_counts=True)
-    means = np.bincount(place, weights=took) / counts
-    often = counts >= min(FEWEST, counts.max())
+    """Return the mean time by items, never falling; rarely seen sizes are left to interpolation."""
+    sizes, index, counts = np.unique(items, return_inverse=True, return_counts=True)
+    means = np.bincount(index, weights=took) / counts
+    often = counts >= min(MIN_OBSERVATIONS, counts.max())
     return sizes[often].tolist(), _rising(means[often], counts[often])
 
 
 def _around(items: Column, values: Column) -> Column:
-    """How far values are from the mean of those with as many items."""
-    _, place, counts = np.unique(items, return_inverse=True, return_counts=True)
-    around: Column = values - (np.bincount(place, weights=values) / counts)[place]
+    """Return the differences of values from the mean of those with the same number of items."""
+    _, index, counts = np.unique(items, return_inverse=True, return_counts=True)
+    around: Column = values - (np.bincount(index, weights=values) / counts)[index]
     return around
 
 
 def _rising(values: Column, weights: Column) -> list[float]:
-    """The nearest values that never fall (pool adjacent violators)."""
+    """Return the nearest values that never fall (pool adjacent violators)."""
     pools: list[tuple[float, float, int]] = []
     for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
         pool = (value, float(weight), 1)
@@ -155,12 +153,12 @@ def _rising(values: Column, weights: Column) -> list[float]:
 
 
 def _slope(extra: Column, left: Column) -> float:
-    """Ms for each unit of length, where that explains a good part of what the size leaves open; 0 elsewhere."""
-    if len(extra) < FEWEST or not extra.any() or not left.any():
+    """Return the ms per unit of length if it explains enough of the variance that the size leaves; else 0."""
+    if len(extra) < MIN_OBSERVATIONS or not extra.any() or not left.any():
         return 0.0
     slope = float(extra @ left / (extra @ extra))
     explained = 1 - float(((left - slope * extra) ** 2).sum() / (left**2).sum())
-    return slope if slope > 0 and explained >= WORTH else 0.0
+    return slope if slope > 0 and explained >= MIN_EXPLAINED else 0.0
 
 
 def _choices(values: Column, unknown: float) -> Sequence[float]:
@@ -171,7 +169,7 @@ def _choices(values: Column, unknown: float) -> Sequence[float]:
 
 
 def _thinned(factors: Column) -> list[float]:
-    """As many of them as tell the spread, with their mean."""
+    """Return at most :data:`SPREADS` quantiles with the same mean."""
     if len(factors) <= SPREADS:
         return list(factors)
     thin = np.quantile(factors, (np.arange(SPREADS) + 0.5) / SPREADS)
@@ -179,10 +177,10 @@ def _thinned(factors: Column) -> list[float]:
 
 
 def _batch_size(result: BenchResult) -> int | None:
-    """What fitted into a batch: as the server said when asked, or as its answers tell; None where neither did."""
+    """Return the batch size limit from the server's description or its answers; None if neither has it."""
     settings = result.target.get("settings") or {}
-    if told := settings.get("batchSize"):
-        return int(told) if settings.get("maxBatchDelay", 1) > 0 else min(int(told), MOST_WITHOUT_DELAY)
+    if size := settings.get("batchSize"):
+        return int(size) if settings.get("maxBatchDelay", 1) > 0 else min(int(size), MAX_WITHOUT_DELAY)
     capacity = result.samples.capacity
     known = capacity[~np.isnan(capacity)]
     return int(np.median(known)) if len(known) else None

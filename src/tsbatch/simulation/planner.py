@@ -1,8 +1,7 @@
-"""What is needed for a load: settings of one machine, and how many machines, by simulation.
+"""Find the settings of a machine and the number of machines that a load needs, by simulation.
 
-Each machine gets a random share of the requests, as a load balancer without memory deals them out. The settings are
-those of a grid; for each the highest rate is sought at which a machine still keeps the goal. The number of machines
-follows, whatever the load is multiplied by.
+Each machine gets a random share of the requests, as from a stateless load balancer. For each settings of a grid the
+planner searches the highest rate at which a machine still meets the goal. The number of machines follows for any rate.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -31,30 +30,30 @@ COARSE: Final = 5_000
 FINE: Final = 50_000
 FINALISTS: Final = 6
 HALVINGS: Final = 8
-"""Of the range in which the highest rate lies: to 0.4 % of what the workers could do at most."""
+"""Bisection steps of the search for the highest rate: to 0.4 % of the workers' capacity."""
 
 SPARE: Final = 1.25
-"""So much more of a trace is scaled than is simulated: chance decides where the scaled stretch is busiest."""
+"""How much more of a trace is scaled than is simulated: the busiest part of the scaled trace is random."""
 
 PAUSE: Final = 60.0
-"""Seconds between the shares of a trace that are simulated together, in which every queue runs empty."""
+"""Seconds between the shares of a trace that are simulated together; every queue empties in that time."""
 
-KEPT: Final = 32
-"""Streams that are kept: settings with the same capacity are sought at the same rates, one after the other."""
+CACHED: Final = 32
+"""Cached arrivals: the search tries settings with the same capacity at the same rates, one after the other."""
 
 REFUSED: Final = 0.001
-"""Share of requests that may find the queue full."""
+"""Share of requests that may be refused because the queue is full."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """The requests that a machine gets, for any rate.
+    """The arrivals at a machine, for any rate.
 
     Attributes:
-        kind: how drawn requests follow each other.
-        trace: recorded ones instead, in seconds, ascending from 0, shape (n,).
+        kind: arrival pattern of random requests.
+        trace: recorded arrivals instead, in seconds, ascending from 0, shape (n,).
         seed: of the random numbers.
-        origin: whose recorded ones they are, in words.
+        origin: source of the recorded arrivals, in words.
     """
 
     kind: Kind = "poisson"
@@ -63,10 +62,10 @@ class Stream:
     origin: str = ""
 
     def at(self, rate: float, count: int) -> Column:
-        """Arrivals at a rate a second, about ``count``.
+        """Return about ``count`` arrivals at a rate per second.
 
-        Of a trace those of its busiest stretch of that length. Where a machine's share has fewer, the shares of as many
-        machines as it takes, one after the other: a few requests tell no P99.
+        From a trace, its busiest part of that length. If one machine's share has fewer, the shares of several machines
+        follow each other: a few requests give no P99.
         """
         if self.trace is None:
             return take(Arrivals(self.kind, rate, self.seed), count)
@@ -74,35 +73,35 @@ class Stream:
         share = factor * len(self.trace)
         if share <= count:
             return shares(self.trace, factor, round(count / share), PAUSE, self.seed)
-        # Only what is simulated is scaled: a day of recorded times, many times over, takes long and much memory.
+        # Scale only the simulated part: a whole day, many times over, needs much time and memory.
         stretch = busiest(self.trace, math.ceil(SPARE * count / factor) + 1)
         return busiest(scaled(stretch[:-1], factor, self.seed, end=float(stretch[-1])), count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """What every machine must keep.
+    """The goal for every machine.
 
     Attributes:
-        p99: the most that P99 may be, ms.
-        headroom: so much more load must be kept too, as a share.
+        p99: maximum P99, in ms.
+        headroom: additional load that must meet it too, as a share.
     """
 
     p99: float
     headroom: float = 0.1
 
-    def kept_by(self, simulated: Simulated) -> bool:
-        """Whether a simulation keeps it."""
+    def met_by(self, simulated: Simulated) -> bool:
+        """Return whether a simulation meets it."""
         return simulated.refused <= REFUSED and simulated.latency(0.99) <= self.p99
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Which settings are tried.
+    """Limits of the settings to try.
 
     Attributes:
-        workers: the most workers of a machine.
-        batch_size: the largest batch size.
+        workers: maximum workers per machine.
+        batch_size: maximum batch size.
         queue_size: jobQueueSize.
     """
 
@@ -111,7 +110,7 @@ class Limits:
     queue_size: int = DEFAULT_QUEUE_SIZE
 
     def grid(self, p99: float) -> Iterator[Settings]:
-        """Every setting but those whose delay alone would break the goal; a batch of 1 has no use for one."""
+        """Yield all settings except those whose delay alone would miss the goal; batches of 1 need no delay."""
         sizes = sorted({*(2**power for power in range(self.batch_size.bit_length())), self.batch_size})
         delays = [delay for delay in DELAYS if delay < p99]
         for workers, size in itertools.product(range(1, self.workers + 1), sizes):
@@ -121,12 +120,12 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """Settings and what a machine with them can do.
+    """Settings of a machine and its capacity.
 
     Attributes:
         settings: of the machine.
-        service: its service time with so many workers.
-        rate: the highest at which it keeps the goal, requests a second; 0 when it never does.
+        service: its service time with this number of workers.
+        rate: the highest at which it meets the goal, in requests/s; 0 if it never does.
     """
 
     settings: Settings
@@ -135,15 +134,15 @@ class Candidate:
 
 
 class Planner:
-    """Seeks what a machine can do with each setting, once for all rates, and which settings a rate needs.
+    """Search the capacity of a machine with each settings, once for all rates, and the settings that a rate needs.
 
     Args:
-        stream: how requests come.
+        stream: the arrivals.
         services: measured service times, for one or several numbers of workers.
-        goal: what to keep.
+        goal: the goal.
         limits: which settings to try.
-        fine: requests of the simulations whose figures are told.
-        tell: told each time some settings were tried, with how many.
+        fine: requests of the simulations whose figures are reported.
+        tell: called with the number of settings that were just tried.
     """
 
     def __init__(
@@ -159,14 +158,14 @@ class Planner:
         self.stream, self.services, self.goal, self.limits = stream, services, goal, limits
         self.fine = fine
         self._tell = tell
-        self._sought: dict[tuple[Settings, int], float] = {}
-        self._arrivals = functools.lru_cache(maxsize=KEPT)(stream.at)
+        self._found: dict[tuple[Settings, int], float] = {}
+        self._arrivals = functools.lru_cache(maxsize=CACHED)(stream.at)
 
     def candidates(self, rate: float) -> list[Candidate]:
-        """The settings that need the fewest machines for ``rate`` or hardly more, the best first.
+        """Return the settings that need the fewest machines for ``rate``, or few more, the best first.
 
         Raises:
-            UsageError: none keeps the goal, however little is asked.
+            UsageError: none meets the goal at any rate.
         """
         if self._alone > self.goal.p99:
             raise UsageError(self._never())
@@ -179,19 +178,19 @@ class Planner:
         left = [(settings, service_for(self.services, settings.workers)) for settings in grid]
         left.sort(key=lambda option: -capacity(*option))
         while left:
-            # Those that were left out come into question where all that looked better do not stand.
+            # The skipped settings are tried if none of the better-looking ones is confirmed.
             found, left = self._ranked(left, wanted)
-            if standing := self._standing(sorted(found, key=order)):
+            if confirmed := self._confirmed(sorted(found, key=order)):
                 self._tell(len(left))
-                return sorted(standing, key=order)
+                return sorted(confirmed, key=order)
         raise UsageError(self._never())
 
     def _ranked(
         self, options: Sequence[tuple[Settings, ServiceTime]], wanted: float
     ) -> tuple[list[Candidate], list[tuple[Settings, ServiceTime]]]:
-        """What short simulations say of settings, the one with the highest capacity first, and the settings left out.
+        """Rank settings by short simulations, the highest capacity first; also return the skipped settings.
 
-        Those are left out that at their best would need more machines than another one does.
+        Skipped are those that even at full capacity would need more machines than another one.
         """
         found: list[Candidate] = []
         left: list[tuple[Settings, ServiceTime]] = []
@@ -206,76 +205,71 @@ class Planner:
             self._tell(1)
         return found, left
 
-    def _standing(self, ranked: Sequence[Candidate]) -> list[Candidate]:
-        """The best that keep the goal in long simulations too, seldom what a short one had promised."""
-        standing: list[Candidate] = []
-        for place, one in enumerate(ranked):
-            if standing and place >= FINALISTS:
+    def _confirmed(self, ranked: Sequence[Candidate]) -> list[Candidate]:
+        """Return the best that meet the goal in long simulations too; few fail that a short one promised."""
+        confirmed: list[Candidate] = []
+        for index, one in enumerate(ranked):
+            if confirmed and index >= FINALISTS:
                 break
-            refined = self._refined(one) if one.rate else one
-            if refined.rate:
-                standing.append(refined)
-        return standing
+            rate = self._highest(one.settings, one.service, self.fine) if one.rate else 0.0
+            if rate:
+                confirmed.append(replace(one, rate=rate))
+        return confirmed
 
-    def simulate(self, candidate: Candidate, rate: float) -> Simulated:
-        """One machine with these settings at a rate."""
-        return self._run(candidate.settings, candidate.service, rate, self.fine)
+    def simulate(self, candidate: Candidate, rate: float, count: int | None = None) -> Simulated:
+        """Simulate one machine with these settings at a rate."""
+        arrivals = self._arrivals(rate, count or self.fine)
+        return simulate(candidate.settings, arrivals, candidate.service, seed=self.stream.seed)
 
     def highest_rate(self, settings: Settings, service: ServiceTime, count: int) -> float:
-        """The highest rate at which a machine keeps the goal, by halving; 0 when a lonely request misses it already."""
+        """Return the highest rate at which a machine meets the goal, by bisection; 0 if a single request misses it."""
         alone = float(service.mean(1.0)) + service.overhead.of_batch(1) + service.overhead.frontend
         if alone + (settings.max_batch_delay if settings.batch_size > 1 else 0) > self.goal.p99:
             return 0.0
+        candidate = Candidate(settings=settings, service=service, rate=0.0)
         low, high = 0.0, capacity(settings, service)
         for _ in range(HALVINGS):
             middle = (low + high) / 2
-            if self.goal.kept_by(self._run(settings, service, middle, count)):
+            if self.goal.met_by(self.simulate(candidate, middle, count)):
                 low = middle
             else:
                 high = middle
         return low
 
     def _highest(self, settings: Settings, service: ServiceTime, count: int) -> float:
-        """As :meth:`highest_rate`, sought once: what a machine can do is the same whatever is planned for."""
+        """Return :meth:`highest_rate`, computed once: it does not depend on the planned rate."""
         key = settings, count
-        if key not in self._sought:
-            self._sought[key] = self.highest_rate(settings, service, count)
-        return self._sought[key]
-
-    def _run(self, settings: Settings, service: ServiceTime, rate: float, count: int) -> Simulated:
-        return simulate(settings, self._arrivals(rate, count), service, seed=self.stream.seed)
-
-    def _refined(self, candidate: Candidate) -> Candidate:
-        highest = self._highest(candidate.settings, candidate.service, self.fine)
-        return Candidate(settings=candidate.settings, service=candidate.service, rate=highest)
+        if key not in self._found:
+            self._found[key] = self.highest_rate(settings, service, count)
+        return self._found[key]
 
     @functools.cached_property
     def _alone(self) -> float:
-        """P99 of requests of which none meets another, ms; no settings make it less."""
+        """P99 in ms of requests that never overlap; no settings can reduce it."""
         lonely = Clients(1, self.fine)
         services = [one.with_workers(1) for one in self.services]
         return min(simulate(Settings(), lonely, one, seed=self.stream.seed).latency(0.99) for one in services)
 
     def _never(self) -> str:
         return (
-            f"no settings keep P99 within {self.goal.p99:g} ms: alone a request takes {self._alone:.1f} ms at P99;"
-            " give a higher --p99, or a faster model"
+            f"no settings keep P99 within {self.goal.p99:g} ms: the P99 of requests that never wait is"
+            f" {self._alone:.1f} ms; use a higher --p99, or a faster model"
         )
 
 
 def capacity(settings: Settings, service: ServiceTime) -> float:
-    """Requests a second that full batches one after the other would make: more is impossible."""
+    """Return the requests/s of full batches without any pause: the upper bound."""
     items = settings.batch_size * float(np.mean(service.items))
     cycle = float(service.mean(items)) * float(np.mean(service.spread)) + service.overhead.of_batch(settings.batch_size)
     return settings.workers * settings.batch_size * SECOND / cycle
 
 
 def machines_for(rate: float, each: float) -> int | float:
-    """How many machines that do ``each`` are needed; infinitely many of those that do nothing."""
+    """Return how many machines with a capacity of ``each`` are needed; infinity if it is 0."""
     return max(1, math.ceil(rate / each - 1e-9)) if each else math.inf
 
 
 def service_for(services: Sequence[ServiceTime], workers: int) -> ServiceTime:
-    """The service time with so many workers: the one that was measured with the nearest number of them, adapted."""
+    """Return the service time with this number of workers, adapted from the nearest measured one."""
     nearest = min(services, key=lambda one: abs((one.machine.workers or workers) - workers))
     return nearest.with_workers(workers)

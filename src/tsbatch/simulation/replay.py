@@ -1,9 +1,9 @@
-"""A fake clock for tests: arrivals through a handler's batching, without a server and without waiting.
+"""A fake clock for tests: send arrivals through a handler in batches, without a server and without waiting.
 
 The batches are those that TorchServe would make; the handler really answers them, one batch after the other::
 
-    told = replay(lambda batch: runner.predict(batch), ["a", "b", "c"], [0.0, 0.001, 0.5], Settings(batch_size=2))
-    assert [len(batch) for batch in told.batches] == [2, 1]
+    replayed = replay(lambda batch: runner.predict(batch), ["a", "b", "c"], [0.0, 0.001, 0.5], Settings(batch_size=2))
+    assert [len(batch) for batch in replayed.batches] == [2, 1]
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class Replayed(Generic[Answer]):
-    """What became of the requests.
+    """The result of a replay.
 
     Attributes:
-        answers: one for each request, in the order of the requests; None where the queue was full.
-        batches: the numbers of the requests that travelled together, in the order of the batches.
-        simulated: when all that would have happened.
+        answers: one per request, in the order of the requests; None if the queue was full.
+        batches: the indices of the requests in each batch, in the order of the batches.
+        simulated: the simulated timing.
     """
 
     answers: Sequence[Answer | None]
@@ -46,19 +46,19 @@ def replay(
     service: ServiceTime | None = None,
     seed: int = 0,
 ) -> Replayed[Answer]:
-    """Answer requests in the batches that TorchServe would have made of their arrivals.
+    """Answer requests in the batches that TorchServe would make of their arrivals.
 
     Args:
         handle: answers a batch: ``HandlerRunner.predict``, ``handler.answer``, or any function.
-        requests: what it is given.
+        requests: the requests.
         arrivals: when each of them is sent, in seconds, ascending from 0.
-        settings: what TorchServe would be told.
-        service: how long a batch takes on the fake clock; as long as ``handle`` really takes when left out.
+        settings: of the model.
+        service: the service time on the fake clock; by default the time that ``handle`` really takes.
         seed: of the service time's spread.
 
     Raises:
-        ValueError: ``handle`` returned more or fewer answers than it was given requests, or there are not as many
-            requests as arrivals.
+        ValueError: ``handle`` returned another number of answers than it got requests, or the numbers of requests and
+            arrivals differ.
         UsageError: the arrivals do not ascend.
     """
     if len(requests) != len(arrivals):
@@ -71,9 +71,9 @@ def replay(
 
     def handler(members: Sequence[int]) -> float:
         began = time.perf_counter()
-        told = handle([requests[member] for member in members])
+        returned = handle([requests[member] for member in members])
         took = (time.perf_counter() - began) * SECOND
-        for member, answer in zip(members, told, strict=True):
+        for member, answer in zip(members, returned, strict=True):
             answers[member] = answer
         batches.append(members)
         return simulated_time(members) if simulated_time else took

@@ -1,10 +1,10 @@
-"""How long a batch is in the handler: by the items in it, the length of its requests, and chance."""
+"""The handler time of a batch: by its items, the length of its requests, and chance."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,10 +18,10 @@ from tsbatch.simulation.batching_rules import Handler, Overhead
 SCHEMA: Final = 1
 KIND: Final = "service-time"
 SPREADS: Final = 1000
-"""So many factors tell the spread, at most."""
+"""Maximum number of factors that describe the spread."""
 
-LEAST: Final = 0.01
-"""Ms that a batch takes at least, whatever a line says."""
+MIN_TIME: Final = 0.01
+"""Minimum ms of a batch, whatever a line gives."""
 
 NUMBER: Final = r"\d+(?:\.\d+)?|\.\d+"
 CONSTANT: Final = re.compile(rf"\s*({NUMBER})\s*(?:ms)?\s*")
@@ -32,12 +32,12 @@ EXPECTED: Final = "a file of bench or check, a time (20ms), a line (5+2*n) or ti
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Where a service time was measured, as far as it is known.
+    """The machine of a measurement, as far as known.
 
     Attributes:
-        workers: how many were at work.
-        cores: that they could use.
-        worker_cores: cores that one of them kept busy in its handler.
+        workers: number of active workers.
+        cores: available to them.
+        worker_cores: cores that one worker keeps busy in its handler.
     """
 
     workers: int | None = None
@@ -45,7 +45,7 @@ class Machine:
     worker_cores: float | None = None
 
     def slower_with(self, workers: int) -> float:
-        """How many times longer a batch takes when so many workers share the cores: missing ones are waited for."""
+        """Return the factor by which batches slow down if this many workers share the cores."""
         if not self.cores or not self.worker_cores:
             return 1.0
         wanted, measured = (max(1.0, one * self.worker_cores / self.cores) for one in (workers, self.workers or 1))
@@ -54,21 +54,21 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceTime:
-    """Time in the handler.
+    """Handler time by batch size.
 
-    Between the sizes it is a straight line, beyond them the line through the two outermost goes on; a single size is a
+    It is linear between the sizes, and beyond them along the line through the two outermost; a single size is a
     constant.
 
     Attributes:
         sizes: items in a batch, ascending, shape (k,).
         times: mean ms of each, at the mean length, shape (k,).
-        spread: equally likely factors of it, with mean 1.
-        per_length: ms for each byte that a batch has beyond the mean length of its requests.
+        spread: equally likely factors of the time, with mean 1.
+        per_length: ms per byte of a batch beyond the mean length of its requests.
         items: equally likely numbers of items in a request.
         lengths: equally likely lengths of a request, in bytes.
-        overhead: what TorchServe adds.
+        overhead: TorchServe's own time.
         machine: where it was measured.
-        source: what it was made of.
+        source: the measurement.
     """
 
     sizes: Sequence[float]
@@ -86,47 +86,47 @@ class ServiceTime:
         wrong = len(sizes) != len(times) or not len(sizes) or not len(spread) or (np.diff(sizes) <= 0).any()
         if wrong or not all(np.isfinite(one).all() and (one >= 0).all() for one in (sizes, times, spread)):
             raise UsageError(
-                f"service time {list(self.sizes)}: {list(self.times)}: expected rising sizes, times not below 0"
+                f"service time {list(self.sizes)}: {list(self.times)}: expected ascending sizes, times of at least 0"
             )
 
     @property
     def largest(self) -> float:
-        """The largest batch that was measured, in items; beyond it is a guess."""
+        """The largest measured batch, in items; larger ones are extrapolated."""
         return float(self.sizes[-1]) if self.source else np.inf
 
     def mean(self, items: Column | float) -> Column:
-        """Mean ms of batches with so many items at the mean length, shape of ``items``."""
+        """Return the mean ms of batches with these numbers of items at the mean length, shape of ``items``."""
         sizes, times = np.asarray(self.sizes, dtype=np.float64), np.asarray(self.times, dtype=np.float64)
         at = np.asarray(items, dtype=np.float64)
         if len(sizes) == 1:
-            return np.full(at.shape, max(times[0], LEAST))
+            return np.full(at.shape, max(times[0], MIN_TIME))
         low = times[0] + (at - sizes[0]) * (times[1] - times[0]) / (sizes[1] - sizes[0])
         high = times[-1] + (at - sizes[-1]) * (times[-1] - times[-2]) / (sizes[-1] - sizes[-2])
         inside = np.interp(at, sizes, times)
-        found: Column = np.maximum(np.where(at < sizes[0], low, np.where(at > sizes[-1], high, inside)), LEAST)
+        found: Column = np.maximum(np.where(at < sizes[0], low, np.where(at > sizes[-1], high, inside)), MIN_TIME)
         return found
 
     def with_workers(self, workers: int) -> ServiceTime:
-        """What it becomes when so many workers share the machine's cores."""
+        """Return the service time if this many workers share the machine's cores."""
         factor = self.machine.slower_with(workers)
         times = [time * factor for time in self.times]
         return replace(self, times=times, per_length=self.per_length * factor) if factor != 1 else self
 
     def draw_items(self, count: int, seed: int) -> Column | None:
-        """Items of so many requests; None when each has one."""
+        """Draw the items of ``count`` requests; None if each has one."""
         return None if set(self.items) == {1.0} else np.random.default_rng((seed, 1)).choice(self.items, count)
 
     def draw_lengths(self, count: int, seed: int) -> Column | None:
-        """Lengths of so many requests; None where they do not matter."""
+        """Draw the lengths of ``count`` requests; None if they do not matter."""
         return np.random.default_rng((seed, 2)).choice(self.lengths, count) if self.per_length else None
 
     def handler(self, count: int, *, items: Column | None, lengths: Column | None, seed: int) -> Handler:
-        """A handler that takes that long.
+        """Return a handler with these times.
 
         Args:
-            count: of requests.
-            items: in each request, shape (count,); None for one in each.
-            lengths: of each request, shape (count,); None when they do not matter.
+            count: number of requests.
+            items: of each request, shape (count,); None if each has one.
+            lengths: of each request, shape (count,); None if they do not matter.
             seed: of the spread.
         """
         factors: Iterator[float] = iter(np.random.default_rng(seed).choice(self.spread, count).tolist())
@@ -139,12 +139,12 @@ class ServiceTime:
         def took(members: Sequence[int]) -> float:
             rows = list(members)
             mean = float(self.mean(every[rows].sum())) + float(longer[rows].sum())
-            return max(LEAST, mean) * next(factors)
+            return max(MIN_TIME, mean) * next(factors)
 
         return took
 
     def to_json(self) -> dict[str, Any]:
-        """As the JSON object of a file."""
+        """Return the JSON object of a file."""
         return {
             "schema": SCHEMA,
             "kind": KIND,
@@ -154,24 +154,24 @@ class ServiceTime:
             "per_length": self.per_length,
             "items": [float(one) for one in self.items],
             "lengths": [float(one) for one in self.lengths],
-            "overhead": {name: getattr(self.overhead, name) for name in OVERHEADS},
-            "machine": {name: getattr(self.machine, name) for name in MACHINE},
+            "overhead": asdict(self.overhead),
+            "machine": asdict(self.machine),
         }
 
     def save(self, path: Path) -> None:
-        """Write it.
+        """Write the file.
 
         Raises:
-            OSError: it cannot be written there.
+            OSError: it cannot be written.
         """
         path.write_bytes(orjson.dumps(self.to_json(), option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE))
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], where: str) -> ServiceTime:
-        """The opposite of :meth:`to_json`.
+        """Read the value of :meth:`to_json`.
 
         Raises:
-            UsageError: it is none, or a later version's.
+            UsageError: it is damaged, or has another schema.
         """
         if value.get("schema") != SCHEMA:
             raise UsageError(f"{where} has schema {value.get('schema')!r}; this tsbatch reads schema {SCHEMA}")
@@ -184,28 +184,24 @@ class ServiceTime:
                 per_length=value["per_length"],
                 items=value["items"],
                 lengths=value["lengths"],
-                overhead=Overhead(**{name: value["overhead"][name] for name in OVERHEADS}),
-                machine=Machine(**{name: value["machine"][name] for name in MACHINE}),
+                overhead=Overhead(**value["overhead"]),
+                machine=Machine(**value["machine"]),
                 source=value["source"],
             )
         except (KeyError, TypeError, ValueError) as error:
             raise UsageError(f"{where} is damaged: {type(error).__name__}: {error}") from None
 
 
-OVERHEADS: Final = ("frontend", "batch", "request")
-MACHINE: Final = ("workers", "cores", "worker_cores")
-
-
 def parse(text: str, *, variation: float = 0.0, overhead: Overhead | None = None) -> ServiceTime:
-    """The service time that somebody wrote down.
+    """Parse a service time.
 
     Args:
         text: ``20ms``, ``5+2*n`` or ``1:20,8:60``; in ms.
-        variation: its standard deviation as a share of its mean; log-normal.
-        overhead: what TorchServe adds.
+        variation: standard deviation as a share of the mean; log-normal.
+        overhead: TorchServe's own time.
 
     Raises:
-        UsageError: it is no such thing.
+        UsageError: it is not a service time.
     """
     if found := CONSTANT.fullmatch(text):
         points = {1: float(found[1])}
@@ -226,7 +222,7 @@ def parse(text: str, *, variation: float = 0.0, overhead: Overhead | None = None
 
 
 def log_normal(variation: float) -> Sequence[float]:
-    """Equally likely factors with mean 1 and that standard deviation, from the middle of each thousandth."""
+    """Return equally likely log-normal factors with mean 1 and this standard deviation."""
     if not variation:
         return (1.0,)
     from scipy.special import ndtri

@@ -1,8 +1,8 @@
-"""Simulates a TorchServe: settings, arrivals and a service time in; every request's fate out.
+"""Simulate a TorchServe: from settings, arrivals and a service time to the timing of every request.
 
-The table of requests is the one that the load test and the log reader fill, so everything that reads it (figures,
-diagnosis, reports) reads a simulation too. Not simulated: time-outs, workers that die, and what a server that is short
-of cores does to its own frontend.
+The table of requests is the same as that of the load test and the log reader, so everything that reads it (figures,
+diagnosis, reports) reads a simulation too. Not simulated: timeouts, workers that die, and a frontend that is short of
+cores.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ SECOND: Final = 1000.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulated:
-    """What became of the requests.
+    """The requests after a simulation.
 
     Attributes:
-        samples: one row for each request, in the order of their arrival; ``sent`` counts from the simulation's begin. A
-            refused request has status 503 and no split.
+        samples: one row per request, in the order of arrival; ``sent`` counts from the start of the simulation. A
+            refused request has status 503 and no breakdown.
         batches: the batches, by hand-over.
         seconds: from the first arrival to the last answer.
     """
@@ -42,16 +42,16 @@ class Simulated:
 
     @property
     def refused(self) -> float:
-        """Share of the requests that found the queue full, 0 to 1."""
+        """Share of refused requests, 0 to 1."""
         return 1 - float(self.samples.ok.mean()) if len(self.samples) else 0.0
 
     @property
     def rate(self) -> float:
-        """Good answers a second."""
+        """Successful requests per second."""
         return float(self.samples.ok.sum()) / self.seconds if self.seconds else 0.0
 
     def latency(self, share: float) -> float:
-        """A percentile of the latency of good answers, ms; ``share`` 0.99 is P99. NaN without good answers."""
+        """Return a quantile of the latency of successful requests in ms; 0.99 is P99. NaN if there are none."""
         good = self.samples.latency[self.samples.ok]
         return float(np.quantile(good, share)) if len(good) else float("nan")
 
@@ -68,15 +68,15 @@ def simulate(
     """Simulate one model.
 
     Args:
-        settings: what TorchServe is told of it.
+        settings: of the model.
         arrivals: when requests are sent, in seconds, ascending, shape (n,); or the clients of a closed loop.
-        service: how long a batch takes.
-        items: in each request, shape (n,); drawn from those that the service time was measured with when left out.
+        service: the service time.
+        items: of each request, shape (n,); by default drawn from the measured ones.
         lengths: bytes of each request, shape (n,); likewise.
         seed: of the service time's spread.
 
     Raises:
-        UsageError: there is no request, or the times are not ascending from 0.
+        UsageError: there are no requests, or the times do not ascend from 0.
     """
     count = arrivals.requests if isinstance(arrivals, Clients) else len(arrivals)
     items = service.draw_items(count, seed) if items is None else items
@@ -98,22 +98,22 @@ def simulate_handler(
         batches = form_batches(settings, arrivals.start(overhead.frontend), handler, overhead, arrivals)
     else:
         if len(arrivals) and (arrivals[0] < 0 or (np.diff(arrivals) < 0).any()):
-            raise UsageError("arrivals are expected to ascend from 0")
+            raise UsageError("the arrivals must ascend from 0")
         batches = form_batches(settings, (arrivals * SECOND).tolist(), handler, overhead)
     if not batches.arrivals:
-        raise UsageError("there is no request to simulate")
-    return _told(settings, batches, overhead, items)
+        raise UsageError("there are no requests to simulate")
+    return _tabulate(settings, batches, overhead, items)
 
 
-def _told(settings: Settings, batches: Batches, overhead: Overhead, items: Column | None) -> Simulated:
+def _tabulate(settings: Settings, batches: Batches, overhead: Overhead, items: Column | None) -> Simulated:
     arrived = np.array(batches.arrivals)
     admitted = np.array(batches.admitted, dtype=np.intp)
     size = np.array(batches.size, dtype=np.intp)
     begun, handed, took = (np.array(one) for one in (batches.begun, batches.handed, batches.took))
     of_batch = np.repeat(np.arange(len(size)), size)
-    place = np.arange(len(admitted)) - np.repeat(np.cumsum(size) - size, size)
+    position = np.arange(len(admitted)) - np.repeat(np.cumsum(size) - size, size)
     came = arrived[admitted]
-    answered = (handed + overhead.batch + took)[of_batch] + overhead.request * (place + 1)
+    answered = (handed + overhead.batch + took)[of_batch] + overhead.request * (position + 1)
     columns = {
         "latency": answered - came + overhead.frontend,
         "status": np.full(len(admitted), GOOD),

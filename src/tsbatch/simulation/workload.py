@@ -1,4 +1,4 @@
-"""What a simulation is fed with: drawn or recorded arrivals, and the clients of a closed loop."""
+"""The load of a simulation: random or recorded arrivals, or the clients of a closed loop."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tsbatch.bench.send_times import Arrivals, read_trace
 from tsbatch.errors import UsageError
 
 ROUND_TRIP: Final = 1.0
-"""Ms until a client without thinking time that was refused sends again: a refusal takes a connection."""
+"""Minimum ms until a refused client sends again: a refusal takes a connection."""
 
 
 def take(arrivals: Arrivals, count: int) -> Column:
-    """The first ``count`` arrivals, or as many as a trace has; seconds."""
+    """Return the first ``count`` arrivals, or all of a shorter trace, in seconds."""
     return np.fromiter(itertools.islice(arrivals, count), dtype=np.float64)
 
 
@@ -31,27 +31,27 @@ class Recording:
 
     Attributes:
         times: seconds from the first, ascending, shape (n,).
-        origin: whose they are, in words.
+        origin: their source, in words.
     """
 
     times: Column
     origin: str
 
     def __str__(self) -> str:
-        """Whose, how many, over how long."""
+        """Return the source, the number and the duration."""
         return f"{self.origin}: {len(self.times)} requests in {self.times[-1]:.4g} s"
 
 
 def read_recorded(path: Path, model: str | None = None) -> Recording:
-    """Recorded arrivals.
+    """Read recorded arrivals.
 
     Args:
-        path: a result of ``tsbatch bench``, whose last run counts; a log folder of a TorchServe or its ts_log.log; or a
-            file with a time a line.
-        model: for a log: which, as NAME or NAME/VERSION; the busiest when left out.
+        path: a result of ``tsbatch bench``, of which the last run is read; a log directory of TorchServe or its
+            ts_log.log; or a file with one time per line.
+        model: in a log, as NAME or NAME/VERSION; by default the busiest.
 
     Raises:
-        UsageError: there are no times in it, or more requests than a log is kept of.
+        UsageError: it contains no times, or too many requests for a log.
         OSError: it cannot be read.
     """
     if path.is_file() and path.suffix == ".json":
@@ -63,8 +63,9 @@ def read_recorded(path: Path, model: str | None = None) -> Recording:
 
         log = choose(read_log(path), model)
         if log.share < 1:
-            much = f"{log.requests} requests of {log.name}; expected at most {MOST_REQUESTS}"
-            raise UsageError(f"{path} holds {much}: give a shorter log")
+            raise UsageError(
+                f"{path} has {log.requests} requests of {log.name}, more than {MOST_REQUESTS}; use a shorter log"
+            )
         return _from_first(log.samples().sent, f"{log.name}/{log.version} in {path}")
     return Recording(np.array(read_trace(path).times), str(path))
 
@@ -74,7 +75,7 @@ def _of_bench(path: Path) -> Recording:
 
     result = BenchResult.load(path)
     if not result.runs:
-        raise UsageError(f"{path}: no run in it, so there are no arrivals")
+        raise UsageError(f"{path} has no runs, and so no arrivals")
     run, count = result.runs[-1], len(result.runs)
     which = f"the last of {count} runs" if count > 1 else "the run"
     loop = result.plan.get("loop", "open")
@@ -85,25 +86,25 @@ def _of_bench(path: Path) -> Recording:
 
 def _from_first(times: Column, origin: str) -> Recording:
     if not len(times):
-        raise UsageError("no request was recorded, so there are no arrivals")
+        raise UsageError("no requests were recorded, so there are no arrivals")
     return Recording(np.sort(times) - times.min(), origin)
 
 
 def scaled(times: Column, factor: float, seed: int = 0, *, end: float | None = None) -> Column:
-    """A recording with ``factor`` times as many requests in the same time, as that many more users would send them.
+    """Return ``factor`` times as many requests in the same time, as from that many times the users.
 
-    Each request is there so many times on average; copies lie anywhere between it and the next one. Fewer requests are
-    a random choice: that is what one of several machines gets. A factor of 1 changes nothing.
+    Each request occurs ``factor`` times on average; copies lie anywhere between it and the next one. A factor below 1
+    keeps a random subset: the share of one of several machines. A factor of 1 changes nothing.
 
     Args:
         times: seconds, ascending, shape (n,).
         factor: positive.
         seed: of the random numbers.
-        end: until when copies of the last one may lie; where that itself is when left out.
+        end: latest time of the copies of the last request; by default its own.
     """
     if factor == 1:
         return times
-    # Drawn copy by copy: a little more of the same is the same and a little more.
+    # Drawn copy by copy, so a slightly larger factor gives the same requests and a few more.
     random = np.random.default_rng(seed)
     copies = np.floor(factor + random.random(len(times))).astype(int)
     later = np.concatenate([np.zeros((1, len(times))), random.random((int(factor), len(times)))])
@@ -117,42 +118,42 @@ def scaled(times: Column, factor: float, seed: int = 0, *, end: float | None = N
 
 
 def shares(times: Column, factor: float, machines: int, pause: float, seed: int = 0) -> Column:
-    """What several machines get of a recording, one after the other, each as much as :func:`scaled` gives.
+    """Return the shares of several machines one after the other, each as large as that of :func:`scaled`.
 
-    The work grows with the requests that come out, however small each share is.
+    The work grows with the number of returned requests, however small each share is.
 
     Args:
         times: seconds, ascending from 0, shape (n,), n at least 2.
         factor: positive.
-        machines: how many.
-        pause: seconds between two of them.
+        machines: number of machines.
+        pause: seconds between two shares.
         seed: of the random numbers.
     """
     random = np.random.default_rng(seed)
-    places = machines * len(times)
-    always = np.repeat(np.arange(places if factor >= 1 else 0), int(factor))
-    chosen = np.sort(np.concatenate([always, _chosen(places, factor % 1, random)]))
+    total = machines * len(times)
+    always = np.repeat(np.arange(total if factor >= 1 else 0), int(factor))
+    chosen = np.sort(np.concatenate([always, _chosen(total, factor % 1, random)]))
     machine, row = np.divmod(chosen, len(times))
     copy = np.diff(chosen, prepend=-1) == 0
-    # Copies of the last one would all lie in one moment, if another did not seem to follow as usual.
+    # Without an assumed next request all copies of the last one would be simultaneous.
     end = float(times[-1]) + 1 / rate_of(times)
     moved = times[row] + copy * random.random(len(chosen)) * np.diff(times, append=end)[row]
     return np.sort(moved + machine * (end + pause))
 
 
 def _chosen(count: int, share: float, random: np.random.Generator) -> NDArray[np.int64]:
-    """Each number below ``count`` with a probability of ``share``, ascending, by the distances between them."""
+    """Draw each number below ``count`` with a probability of ``share``, ascending, by their distances."""
     if not share:
         return np.empty(0, dtype=np.int64)
     expected = count * share
-    # Six standard deviations more than are expected.
+    # Six standard deviations more than expected.
     steps = random.geometric(share, int(expected + 6 * math.sqrt(expected)) + 20)
     numbers = np.cumsum(steps) - 1
     return numbers[numbers < count]
 
 
 def busiest(times: Column, count: int) -> Column:
-    """The ``count`` requests that came in the least time, from 0; all of them when there are no more.
+    """Return the ``count`` requests that arrived in the shortest time, from 0; all if there are no more.
 
     Args:
         times: seconds, ascending, shape (n,).
@@ -166,20 +167,20 @@ def busiest(times: Column, count: int) -> Column:
 
 
 def rate_of(times: Column) -> float:
-    """Requests a second of a recording; 0 when it is too short to tell."""
+    """Return the requests/s of a recording; 0 if it is too short."""
     span = float(times[-1] - times[0]) if len(times) > 1 else 0.0
     return (len(times) - 1) / span if span > 0 else 0.0
 
 
 @dataclass
 class Clients:
-    """Clients of a closed loop: each sends its next request when it has its answer and has thought about it.
+    """Clients of a closed loop: each sends its next request after the answer and its think time.
 
     Attributes:
-        number: how many.
-        requests: that they send together.
-        think: ms that each thinks, on average.
-        steady: whether thinking always takes as long; exponential otherwise.
+        number: number of clients.
+        requests: total number of requests.
+        think: mean think time in ms.
+        steady: whether the think time is constant rather than exponential.
         seed: of the random numbers.
     """
 
@@ -193,7 +194,7 @@ class Clients:
     _random: np.random.Generator = field(default_factory=np.random.default_rng, init=False)
 
     def start(self, way: float) -> list[float]:
-        """When each sends its first request, ms.
+        """Return when each client sends its first request, in ms.
 
         Args:
             way: ms from the worker to the client and back to the queue.
@@ -203,11 +204,11 @@ class Clients:
         return self._again([0.0] * self.number)
 
     def after_answers(self, answered: Sequence[float]) -> Sequence[float]:
-        """When they send again; see :class:`tsbatch.simulation.batching_rules.Feedback`."""
+        """Return when they send again; see :class:`tsbatch.simulation.batching_rules.Feedback`."""
         return self._again([time + self._way for time in answered])
 
     def after_refusal(self, at: float) -> float | None:
-        """When one that was refused sends again."""
+        """Return when a refused client sends again."""
         again = self._again([at + max(self._way, ROUND_TRIP)])
         return again[0] if again else None
 

@@ -91,7 +91,7 @@ def test_a_delay_that_alone_breaks_the_goal_is_not_for_quiet_hours_either():
 
 
 def test_a_goal_that_nothing_keeps():
-    with pytest.raises(UsageError, match=r"alone a request takes 30\.0 ms"):
+    with pytest.raises(UsageError, match=r"never wait is 30\.0 ms"):
         planner(parse("30ms", overhead=NOTHING), 20.0, SINGLE).candidates(10.0)
 
 
@@ -103,7 +103,7 @@ def test_settings_come_next_when_those_that_looked_better_do_not_stand(monkeypat
         return 90.0 * settings.workers if count < 8000 or settings.workers in standing else 0.0
 
     monkeypatch.setattr(one, "highest_rate", seek)
-    with pytest.raises(UsageError, match=r"alone a request takes 10\.0 ms at P99"):
+    with pytest.raises(UsageError, match=r"never wait is 10\.0 ms"):
         one.candidates(8000.0)
     for rate, workers in ((8000.0, 4), (8000.0, 2), (8000.0, 1), (10.0, 9)):
         # For much nine, eight … workers look best and few do not come into question at first; for little few do.
@@ -119,7 +119,7 @@ def test_what_short_simulations_promise_need_not_hold(seed):
     service = parse("20ms", variation=0.5, overhead=NOTHING)
     stream = Stream(seed=seed)
     with pytest.raises(
-        UsageError, match=r"no settings keep P99 within 53 ms: alone a request takes 5[34]\.\d ms at P99"
+        UsageError, match=r"no settings keep P99 within 53 ms: the P99 of requests that never wait is 5[34]\.\d ms"
     ):
         planner(service, 53.0, SINGLE, stream=stream, fine=50_000).candidates(10.0)
 
@@ -273,13 +273,13 @@ def test_what_was_measured_and_what_is_guessed():
     service = ServiceTime(sizes=[1, 8], times=[10.0, 30.0], machine=machine, source="b.json")
     measured, guessed = grounds_of_machine([service], service, 1, 8)
     assert measured[0] == "batches of 1 to 8 items: b.json"
-    assert measured[-1] == "1 worker at once"
+    assert measured[-1] == "1 concurrent worker"
     assert guessed == []
     _, guessed = grounds_of_machine([service], service, 3, 16)
     assert guessed[0].startswith("batches of more than 8 items")
-    assert "each wants 1.50 of the machine's 4 cores" in guessed[1]
+    assert "each needs 1.50 of the machine's 4 cores" in guessed[1]
     unknown = replace(service, machine=Machine(workers=1))
-    assert grounds_of_machine([unknown], unknown, 2, 8)[1] == ["2 workers: they do not slow each other down"]
+    assert grounds_of_machine([unknown], unknown, 2, 8)[1] == ["2 workers: assumed not to slow each other down"]
     given = parse("10ms")
     assert grounds_of_machine([given], given, 1, 1)[0] == []
 

@@ -44,7 +44,7 @@ def test_no_service_time(text):
     ],
 )
 def test_points_that_are_none(wrong):
-    with pytest.raises(UsageError, match="rising sizes"):
+    with pytest.raises(UsageError, match="ascending sizes"):
         ServiceTime(**wrong)
 
 
@@ -106,8 +106,8 @@ def test_kept_in_a_file(tmp_path):
     [
         ('{"kind": "service-time", "schema": 2}', "schema 2"),
         ('{"kind": "service-time", "schema": 1}', "damaged: KeyError"),
-        ("{", "no JSON"),
-        ('{"kind": "other"}', "no result of a load test"),
+        ("{", "is not JSON"),
+        ('{"kind": "other"}', "is not a load test result"),
         ('{"service": []}', "no service times"),
     ],
 )

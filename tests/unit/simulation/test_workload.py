@@ -139,13 +139,13 @@ def test_recorded_in_a_log(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match="nothing of other"):
         read_recorded(tmp_path, "other")
     monkeypatch.setattr(ts_log, "read_log", partial(ts_log.read_log, most=1))
-    with pytest.raises(UsageError, match="holds 2 requests of m; expected at most 100000: give a shorter log"):
+    with pytest.raises(UsageError, match="has 2 requests of m, more than 100000; use a shorter log"):
         read_recorded(tmp_path)
 
 
 def test_a_load_test_without_requests(tmp_path):
     result_of(Samples(sent=np.empty(0), latency=np.empty(0), status=np.empty(0))).save(tmp_path / "b.json")
-    with pytest.raises(UsageError, match="no request was recorded"):
+    with pytest.raises(UsageError, match="no requests were recorded"):
         read_recorded(tmp_path / "b.json")
 
 
