@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What a BatchHandler costs: a null model on a real TorchServe, against a minimal handler written by hand.
+"""Measure the overhead of a BatchHandler: a null model on a real TorchServe, compared with a minimal custom handler.
 
-    python benchmarks/handler_overhead.py            a table
-    python benchmarks/handler_overhead.py --json     one JSON object on the last line
+    python benchmarks/handler_overhead.py            print the ratio
+    python benchmarks/handler_overhead.py --json     print one JSON object on the last line
 
-Both models run on the same server, one worker each, and take turns; the figure is the median of the ratios of
-neighbouring runs, so that drift of the machine hits both. Exit code 1 when it is below 0.85. What the core costs
-without a server is measured by core_overhead.py.
+Both models run on the same server with one worker each and are measured in turn; the figure is the median of the ratios
+of neighbouring runs, so that drift of the machine affects both. The exit code is 1 if it is below 0.85.
+core_overhead.py measures the overhead of the core without a server.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
+from _tables import Say, finish, progress
 
 from tsbatch.archive.model_config import ModelConfig
 from tsbatch.packaging.builder import package
@@ -33,7 +35,7 @@ CONNECTIONS = 64
 BATCH_SIZE = 32
 WARM_UP = 20_000
 ENOUGH = 0.85
-"""Of the minimal handler's requests per second."""
+"""Required ratio to the minimal handler's requests per second."""
 
 OURS = '''
 from tsbatch import BatchHandler
@@ -60,7 +62,7 @@ from ts.torch_handler.base_handler import BaseHandler
 
 
 class Minimal(BaseHandler):
-    """The least that TorchServe accepts."""
+    """The smallest handler that TorchServe accepts."""
 
     def initialize(self, context):
         self.initialized = True
@@ -70,8 +72,6 @@ class Minimal(BaseHandler):
 '''
 HANDLERS = {"tsbatch": OURS, "minimal": MINIMAL}
 BODY = b'{"inputs": "hello"}'
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,8 @@ class Comparison:
 
     @property
     def ratios(self) -> list[float]:
-        """What tsbatch reached of the minimal handler's rate, turn by turn."""
-        return [ours / theirs for ours, theirs in zip(self.tsbatch, self.minimal, strict=True)]
+        """The ratio of tsbatch's rate to the minimal handler's, turn by turn."""
+        return [tsbatch / minimal for tsbatch, minimal in zip(self.tsbatch, self.minimal, strict=True)]
 
     @property
     def ratio(self) -> float:
@@ -93,7 +93,7 @@ class Comparison:
         return statistics.median(self.ratios)
 
     def figures(self) -> dict[str, Any]:
-        """Everything as one JSON object."""
+        """Convert to one JSON object."""
         return {
             "schema": 1,
             "ratio": round(self.ratio, 3),
@@ -122,7 +122,7 @@ def measure(turns: int, requests: int, warm_up: int, say: Say) -> Comparison:
                 rate(server, name, warm_up // len(HANDLERS))
             rates: dict[str, list[float]] = {name: [] for name in HANDLERS}
             for turn in range(turns):
-                # Who goes first changes, so that neither always inherits the other's heat.
+                # Alternate the order, so that neither always runs on a machine that the other has heated up.
                 for name in sorted(HANDLERS, reverse=bool(turn % 2)):
                     rates[name].append(rate(server, name, requests))
                 say(f"turn {turn + 1} of {turns}: {rates['tsbatch'][-1]:.0f} and {rates['minimal'][-1]:.0f} requests/s")
@@ -130,7 +130,7 @@ def measure(turns: int, requests: int, warm_up: int, say: Say) -> Comparison:
 
 
 def archive(folder: Path, name: str, source: str) -> Path:
-    """A handler's archive."""
+    """Package a handler."""
     handler = folder / f"{name}_handler.py"
     handler.write_text(source, encoding="utf-8")
     config = ModelConfig(workers=1, batch_size=BATCH_SIZE, max_batch_delay=5)
@@ -138,7 +138,7 @@ def archive(folder: Path, name: str, source: str) -> Path:
 
 
 def rate(server: Server, model: str, requests: int) -> float:
-    """Requests per second of one run, by a client in a process of its own."""
+    """Measure the requests per second of one run, with a client in a separate process."""
     address = urlsplit(server.inference_address)
     fields = {"Host": address.netloc, "Content-Type": "application/json", **server.headers("inference")}
     head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
@@ -150,28 +150,24 @@ def rate(server: Server, model: str, requests: int) -> float:
 
 
 def main(words: list[str]) -> int:
-    """Measure, print, and judge."""
-    parser = argparse.ArgumentParser(description="What a BatchHandler costs on a real TorchServe.")
-    parser.add_argument("--turns", type=int, default=7, help="alternations (default 7)")
-    parser.add_argument("--requests", type=int, default=10_000, help="requests of each run (default 10,000)")
-    parser.add_argument("--warm-up", type=int, default=WARM_UP, help=f"requests before that (default {WARM_UP:,})")
-    parser.add_argument("--json", action="store_true", help="one JSON object on standard output, nothing else")
+    """Measure and print; return exit code 1 if the ratio is below the required one."""
+    parser = argparse.ArgumentParser(description="Measure the overhead of a BatchHandler on a real TorchServe.")
+    parser.add_argument("--turns", type=int, default=7, help="turns of both handlers (default 7)")
+    parser.add_argument("--requests", type=int, default=10_000, help="requests per run (default 10,000)")
+    parser.add_argument("--warm-up", type=int, default=WARM_UP, help=f"warm-up requests (default {WARM_UP:,})")
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else to standard output")
     chosen = parser.parse_args(words)
 
-    def say(message: str) -> None:
-        print(message, file=sys.stderr, flush=True)
-
-    comparison = measure(chosen.turns, chosen.requests, chosen.warm_up, say)
+    comparison = measure(chosen.turns, chosen.requests, chosen.warm_up, progress())
     figures = comparison.figures()
-    if chosen.json:
-        print(json.dumps(figures))
-    else:
-        print(
-            f"a BatchHandler reaches {comparison.ratio:.2f} of a minimal handler's requests per second"
-            f" ({figures['lowest']:.2f} to {figures['highest']:.2f} in {chosen.turns} turns;"
-            f" medians {figures['tsbatch_rate']:.0f} and {figures['minimal_rate']:.0f} requests/s)"
-        )
-    return 0 if comparison.ratio >= ENOUGH else 1
+    text = (
+        f"a BatchHandler reaches {comparison.ratio:.2f} of a minimal handler's requests per second"
+        f" ({figures['lowest']:.2f} to {figures['highest']:.2f} in {chosen.turns} turns;"
+        f" medians {figures['tsbatch_rate']:.0f} and {figures['minimal_rate']:.0f} requests/s)"
+    )
+    enough = comparison.ratio >= ENOUGH
+    missed = [] if enough else [f"ratio: target ≥ {ENOUGH:g}, measured {comparison.ratio:.3f}"]
+    return finish(chosen, figures, text, missed)
 
 
 if __name__ == "__main__":

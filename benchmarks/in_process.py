@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What the model gives without a server: texts a second by how they share a forward pass.
+"""Measure the model's throughput without a server, by how texts share a forward pass.
 
-    python benchmarks/in_process.py            a table
-    python benchmarks/in_process.py --json     one JSON object on the last line
+    python benchmarks/in_process.py            print a table
+    python benchmarks/in_process.py --json     print one JSON object on the last line
 
-The ways take turns. Token ids are made beforehand; what is timed is collating and the forward pass with pooling, as the
-handler of text-embedding does it. serving.py takes the packed ways as the limit of what a server can reach.
+The ways are measured in turn. Token ids are computed beforehand; collating and the forward pass with pooling are timed,
+as in the text-embedding handler. serving.py uses the packed ways as the upper limit for a server.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from _corpus import corpora, minilm_tokens
 from _ratios import Spread, turn
 from _systems import model_dir
+from _tables import finish, table
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -35,13 +36,13 @@ COUNT: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How texts share a forward pass.
+    """A way for texts to share a forward pass.
 
     Attributes:
-        mode: ``packed``, ``bucketed`` (sorted and cut by the cost model) or ``padded``.
-        batch: texts that are there at once.
-        processes: how many work at the same time, each on all texts.
-        threads: torch threads of each.
+        mode: ``packed``, ``bucketed`` (sorted and split by the cost model) or ``padded``.
+        batch: texts in a batch.
+        processes: processes that run at the same time, each on all texts.
+        threads: torch threads per process.
     """
 
     mode: Mode
@@ -55,23 +56,23 @@ class Way:
 
 
 def packed_ways(cores: int) -> list[Way]:
-    """The ways whose best is the limit."""
+    """List the ways whose best is the upper limit for a server."""
     shares = {(1, cores), (cores, 1)}
     return [Way("packed", batch, *share) for share in sorted(shares) for batch in (16, 32)]
 
 
 def all_ways(cores: int) -> list[Way]:
-    """The packed ways, and the others beside them with all cores in one process."""
+    """List the packed ways and the others to compare with them."""
     others = [Way("padded", 1, 1, cores), Way("padded", 32, 1, cores), Way("bucketed", 32, 1, cores)]
     return [*others, Way("padded", 1, cores, 1), *packed_ways(cores)]
 
 
 class Workers:
-    """Processes that have loaded the model and wait for a word to measure.
+    """Processes that have loaded the model and wait for measuring commands.
 
     Args:
-        ways: what will be measured.
-        corpus: over which texts.
+        ways: the ways that will be measured.
+        corpus: the texts to use.
     """
 
     def __init__(self, ways: Sequence[Way], corpus: str = "mixed") -> None:
@@ -95,7 +96,7 @@ class Workers:
             process.communicate()
 
     def rate(self, way: Way, seconds: float) -> float:
-        """Texts a second, of all processes together."""
+        """Measure texts per second of all processes together."""
         working = self._processes[: way.processes]
         for step in ("ready", "go"):
             for process in working:
@@ -104,12 +105,12 @@ class Workers:
                 process.stdin.flush()
             answers = [process.stdout.readline() for process in working if process.stdout]
             if not all(answers):
-                raise SystemExit("in_process: a worker ended; its own message is above")
+                raise SystemExit("in_process: a worker exited; see its message above")
         return sum(float(answer) for answer in answers)
 
 
 class Worker:
-    """One such process.
+    """A measuring process.
 
     Args:
         corpus: a key of :data:`_corpus.LENGTHS`.
@@ -122,7 +123,7 @@ class Worker:
         self.features = handler.fit(texts, max_length=handler.max_length)[0]
 
     def handler(self, mode: Mode) -> Any:
-        """The handler of text-embedding that works in this mode."""
+        """Load the text-embedding handler in this mode, once."""
         from tsbatch.tasks.text_embedding import TextEmbeddingHandler
         from tsbatch.worker.context import ModelContext
 
@@ -133,7 +134,7 @@ class Worker:
         return self.handlers[mode]
 
     def measure(self, way: Way, seconds: float) -> float:
-        """Texts a second: whole rounds over all texts, for at least so long."""
+        """Measure texts per second in whole rounds over all texts, for at least ``seconds``."""
         import torch
 
         torch.set_num_threads(way.threads)
@@ -146,23 +147,23 @@ class Worker:
         return done / (time.perf_counter() - started)
 
     def warm(self, way: Way) -> str:
-        """Load what the way needs, and run it for a moment."""
+        """Load what the way needs, and run two batches."""
         handler = self.handler(way.mode)
         for start in range(0, 2 * way.batch, way.batch):
             run_batch(handler, self.features[start : start + way.batch])
         return "ready"
 
     def serve(self) -> None:
-        """Measure what each line of standard input says, and answer with the figure."""
+        """Run the command in each line of standard input, and answer with one line."""
         for line in sys.stdin:
-            asked = json.loads(line)
-            step, seconds = asked.pop("step"), asked.pop("seconds")
-            way = Way(**asked)
+            command = json.loads(line)
+            step, seconds = command.pop("step"), command.pop("seconds")
+            way = Way(**command)
             print(self.measure(way, seconds) if step == "go" else self.warm(way), flush=True)
 
 
 def run_batch(handler: Any, features: Sequence[Any]) -> None:
-    """One batch through the model, in as many passes as the handler's planner makes of it."""
+    """Run one batch through the model in the passes that the handler's planner chooses."""
     from tsbatch.batching.planning import Bounds, plan
 
     groups = [list(range(len(features)))]
@@ -171,18 +172,20 @@ def run_batch(handler: Any, features: Sequence[Any]) -> None:
         groups = plan(lengths, len(features), bounds=Bounds(256), bucketed=True, cost=handler.pass_cost)
     for group in groups:
         started = time.perf_counter()
-        tensors = handler.collate([features[place] for place in group])
+        tensors = handler.collate([features[index] for index in group])
         handler.inference(tensors)
         handler.pass_cost.observe(tensors["input_ids"].numel(), time.perf_counter() - started)
 
 
 def main(words: list[str]) -> int:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description="Texts a second in process.")
-    parser.add_argument("--turns", type=int, default=3, help="alternations (default 3)")
-    parser.add_argument("--seconds", type=float, default=4.0, help="the least time of each run (default 4)")
+    parser = argparse.ArgumentParser(description="Measure texts per second in process.")
+    parser.add_argument("--turns", type=int, default=3, help="turns of all ways (default 3)")
+    parser.add_argument(
+        "--seconds", type=float, default=4.0, help="minimum duration of each run in seconds (default 4)"
+    )
     parser.add_argument("--corpus", default="mixed", help="mixed, short or long (default mixed)")
-    parser.add_argument("--json", action="store_true", help="one JSON object on standard output, nothing else")
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else to standard output")
     parser.add_argument("--worker", metavar="CORPUS", help=argparse.SUPPRESS)
     chosen = parser.parse_args(words)
     if chosen.worker:
@@ -197,13 +200,9 @@ def main(words: list[str]) -> int:
             for way in turn(ways, number):
                 rates[way].append(workers.rate(way, chosen.seconds))
                 print(f"turn {number + 1} of {chosen.turns}: {way}: {rates[way][-1]:.1f} texts/s", file=sys.stderr)
-    if chosen.json:
-        rows = [{**asdict(way), "rates": [round(rate, 2) for rate in rates[way]]} for way in ways]
-        print(json.dumps({"schema": 1, "corpus": chosen.corpus, "rows": rows}))
-    else:
-        print("| in process | texts/s |\n| --- | --- |")
-        print("\n".join(f"| {way} | {Spread.of(rates[way]).text(0)} |" for way in ways))
-    return 0
+    rows = [{**asdict(way), "rates": [round(rate, 2) for rate in rates[way]]} for way in ways]
+    text = table(["in process", "texts/s"], [[str(way), Spread.of(rates[way]).text(0)] for way in ways])
+    return finish(chosen, {"schema": 1, "corpus": chosen.corpus, "rows": rows}, text)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""A thin closed-loop load: each connection sends its next request when the last one is answered.
+"""A lightweight closed-loop load generator: each connection sends its next request when the last one is answered.
 
-A process of its own, so that it competes with the server for a core but not for a lock, and raw bytes, so that it
-costs the server's machine little. Requests come from standard input, whole and one after the other; they are sent in
-turn, again from the first when all were sent. Prints one JSON object, see :class:`Figures`.
+It runs in a separate process, so that it competes with the server for a core but not for a lock, and sends prepared
+bytes, so that it uses little CPU. It reads complete requests from standard input and sends them in order, starting over
+after the last. It prints one JSON object, see :class:`Figures`.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ LAST_CHUNK = b"\r\n0\r\n\r\n"
 
 @dataclass(frozen=True)
 class Figures:
-    """What one run gave; times in milliseconds but for ``seconds``.
+    """The figures of one run; times are in milliseconds except ``seconds``.
 
     Attributes:
         requests: answers that were counted.
-        answers: all answers, those of the warm-up and after the end too.
-        seconds: the time in which they came.
-        rate: answers a second.
-        mean, p50, p99: from sending a request to its whole answer.
-        cpu: cores that this process used meanwhile.
+        answers: all answers, including those during the warm-up and after the end.
+        seconds: the measured time.
+        rate: answers per second.
+        mean, p50, p99: latency from sending a request to receiving its complete answer.
+        cpu: cores that this process used in that time.
     """
 
     requests: int
@@ -49,21 +49,21 @@ class Figures:
 class Load:
     """One run against one address.
 
-    The clock starts when ``warm_up`` answers are there, and stops when those since are a whole number of rounds of
-    ``round_size`` and at least ``seconds`` are over; so each round is the same work. What is still on its way then is
-    waited for, so that the next run meets an idle server.
+    The clock starts after ``warm_up`` answers. It stops at the first whole number of rounds of ``round_size`` answers
+    after at least ``seconds``, so every round is the same work. The run then waits for the requests in flight, so that
+    the server is idle when the next run starts.
 
     Args:
-        requests: whole requests, head and body.
+        requests: complete requests, head and body.
         round_size: answers in a round.
         warm_up: answers before the clock starts.
-        seconds: the least time to measure.
+        seconds: the minimum time to measure.
     """
 
     def __init__(self, requests: Sequence[bytes], round_size: int, warm_up: int = 0, seconds: float = 0.0) -> None:
         self.requests = cycle(requests)
         self.round_size, self.warm_up, self.seconds = round_size, warm_up, seconds
-        self.waiting = self.answers = 0
+        self.in_flight = self.answers = 0
         self.milliseconds: list[float] = []
         self.started = self.stopped = self.cpu = 0.0
         self.measuring = self.over = False
@@ -74,39 +74,39 @@ class Load:
         self.measuring, self.started, self.cpu = True, time.perf_counter(), time.process_time()
 
     def next_request(self) -> bytes | None:
-        """The next request to send, None when the run is over."""
+        """Return the next request to send, or None if the run is over."""
         if self.over:
             return None
-        self.waiting += 1
+        self.in_flight += 1
         return next(self.requests)
 
     def answered(self, milliseconds: float) -> None:
-        """One more answer is there, after so long."""
-        self.waiting -= 1
+        """Count an answer and its latency."""
+        self.in_flight -= 1
         self.answers += 1
         if self.measuring:
             self.milliseconds.append(milliseconds)
-            self._look_at_the_clock()
+            self._check_clock()
         elif not self.over:
             self.warm_up -= 1
             if self.warm_up <= 0:
                 self.begin()
-        if self.over and not self.waiting and not self.done.done():
+        if self.over and not self.in_flight and not self.done.done():
             self.done.set_result(None)
 
-    def _look_at_the_clock(self) -> None:
+    def _check_clock(self) -> None:
         now = time.perf_counter()
         if len(self.milliseconds) % self.round_size == 0 and now - self.started >= self.seconds:
             self.stopped, self.cpu = now, time.process_time() - self.cpu
             self.measuring, self.over = False, True
 
     def fail(self, why: str) -> None:
-        """End the run: a figure with failures in it would not be one."""
+        """End the run, because figures that include failures would be meaningless."""
         if not self.done.done():
             self.done.set_exception(SystemExit(f"load: {why}"))
 
     def figures(self) -> Figures:
-        """What the run gave, when it is done."""
+        """Compute the figures after the run."""
         seconds = self.stopped - self.started
         times = sorted(self.milliseconds)
         hundredths = quantiles(times, n=100, method="inclusive") if len(times) > 1 else times * 99
@@ -137,14 +137,14 @@ class Connection(asyncio.Protocol):
         self.send()
 
     def send(self) -> None:
-        """The next request, if there is one left."""
+        """Send the next request unless the run is over."""
         request = self.load.next_request()
         if request is not None:
             self.sent = time.perf_counter()
             self.transport.write(request)
 
     def data_received(self, data: bytes) -> None:
-        """Take what came; a whole answer makes room for the next request."""
+        """Collect the answer; once it is complete, send the next request."""
         self.answer += data
         head, gap, body = self.answer.partition(b"\r\n\r\n")
         if not gap or not is_whole(head + b"\r\n", body):
@@ -157,12 +157,12 @@ class Connection(asyncio.Protocol):
         self.send()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The server hung up."""
-        self.load.fail(f"the server hung up: {error}")
+        """Fail because the server closed the connection."""
+        self.load.fail(f"the server closed the connection: {error}")
 
 
 def is_whole(head: bytes, body: bytes) -> bool:
-    """Whether all of an answer's body is there; with neither a length nor chunks it never is."""
+    """Check whether an answer's body is complete; without a length or chunks it never is."""
     if CHUNKED.search(head):
         return body.endswith(LAST_CHUNK)
     length = LENGTH.search(head)
@@ -192,12 +192,12 @@ async def run(
 
 
 def split_requests(data: bytes) -> Iterator[bytes]:
-    """Each of the whole requests in ``data``."""
+    """Split ``data`` into its complete requests."""
     start = 0
     while start < len(data):
         body = data.index(b"\r\n\r\n", start) + 4
         length = LENGTH.search(data, start, body)
-        assert length, "a request without Content-Length"
+        assert length, "a request has no Content-Length header"
         stop = body + int(length[1])
         yield data[start:stop]
         start = stop
@@ -208,10 +208,10 @@ def main(words: list[str]) -> None:
     parser = argparse.ArgumentParser(description="Send requests over keep-alive connections.")
     parser.add_argument("host")
     parser.add_argument("port", type=int)
-    parser.add_argument("--requests", type=int, required=True, help="answers in a round; whole rounds are measured")
+    parser.add_argument("--requests", type=int, required=True, help="answers per round; whole rounds are measured")
     parser.add_argument("--connections", type=int, default=64)
     parser.add_argument("--warm-up", type=int, default=0, help="answers before the clock starts")
-    parser.add_argument("--seconds", type=float, default=0.0, help="the least time to measure")
+    parser.add_argument("--seconds", type=float, default=0.0, help="minimum time to measure")
     chosen = parser.parse_args(words)
     figures = asyncio.run(
         run(

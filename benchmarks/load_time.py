@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""How soon a large model answers, and how much memory each further worker costs.
+"""Measure how soon a large model answers, and how much memory each additional worker needs.
 
-    python benchmarks/load_time.py                 tables, in some minutes
-    python benchmarks/load_time.py --quick         a small model, once; to see that it works
-    python benchmarks/load_time.py --save FILE     every figure
+    python benchmarks/load_time.py                 print tables; takes some minutes
+    python benchmarks/load_time.py --quick         a small model, once; a check that the benchmark works
+    python benchmarks/load_time.py --save FILE     write all figures to FILE
 
-An encoder of 1.3 GB with random weights is packed three ways: an archive of tsbatch, its folder (--format folder), and
-the stock way (a state dict in a .pt file, torch.load in BaseHandler, the default torch-model-archiver). Each is
-registered in its turn, with its files in the page cache and with them dropped from it, and the clock runs from
-registering to the first answer. For the memory two workers run, and what the second one holds alone is compared with a
-worker of the same handler whose model has next to no weights. Needs 8 GB of disk meanwhile.
+An encoder of 1.3 GB with random weights is packaged in three ways: as a tsbatch archive, as a folder (--format folder),
+and in the stock way (a state dict in a .pt file, torch.load in BaseHandler, the default torch-model-archiver). Each is
+registered in turn, with its files in the page cache and with them dropped from it; the time from registration to the
+first answer is measured. For the memory, two workers run, and the private memory of the second one is compared with
+that of a worker with the same handler whose model has almost no weights. Needs 8 GB of free disk space.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ TURNS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """From registering to the first answer, once.
+    """One measurement from registration to the first answer.
 
     Attributes:
         way: a key of ``_large_model.WAYS``.
         cold: whether the files had been dropped from the page cache.
-        turn: which alternation.
+        turn: the number of the turn, from 0.
         ready: seconds until the worker had loaded.
         answered: seconds until the first answer.
     """
@@ -64,12 +64,12 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What the second of two workers holds alone, in bytes, after some requests.
+    """The private memory of the second of two workers, in bytes, after some requests.
 
     Attributes:
         way: a key of ``_large_model.WAYS``.
         private: of the worker with the weights.
-        without: of an equal worker whose model has next to no weights.
+        without: of an identical worker whose model has almost no weights.
     """
 
     way: str
@@ -79,24 +79,24 @@ class Memory:
 
 @dataclass
 class Results:
-    """Everything that was measured; ``weights`` is their size in bytes."""
+    """All measurements; ``weights`` is the size of the weights in bytes."""
 
     weights: int
     starts: list[Start] = field(default_factory=list)
     memory: list[Memory] = field(default_factory=list)
 
     def figures(self) -> dict[str, Any]:
-        """As one JSON object."""
+        """Convert to one JSON object."""
         rows = {"starts": [asdict(row) for row in self.starts], "memory": [asdict(row) for row in self.memory]}
         return {"schema": 1, "machine": machine(), "weights": self.weights, **rows}
 
 
 class Bench:
-    """A server that models are registered with, one at a time.
+    """A server with which models are registered one at a time.
 
     Args:
         server: the running server.
-        say: told what happens.
+        say: receives progress messages.
     """
 
     def __init__(self, server: Server, say: Say) -> None:
@@ -105,7 +105,7 @@ class Bench:
 
     @contextmanager
     def registered(self, path: Path) -> Iterator[str]:
-        """The model's name, while it is registered and its worker is READY."""
+        """Register the model and yield its name; its worker is READY. Unregister it after the block."""
         source = ModelSource(path)
         url = source.link_into(self.server.instance.model_store)
         with self.server.management() as management:
@@ -116,7 +116,7 @@ class Bench:
                 management.unregister(source.name)
 
     def start(self, way: str, path: Path, number: int, *, cold: bool) -> Start:
-        """From registering to the first answer."""
+        """Measure the time from registration to the first answer."""
         for file in files_of(path):
             (drop if cold else read)(file)
         started = time.perf_counter()
@@ -128,15 +128,15 @@ class Bench:
         return Start(way, cold, number, ready, answered)
 
     def private(self, path: Path) -> int:
-        """Bytes that the second of two workers holds alone, after requests that both have had their part of."""
+        """Measure the private bytes of the second of two workers, after both have answered requests."""
         with self.registered(path) as name, self.server.management() as management, ThreadPoolExecutor(8) as pool:
-            # Registering can ask for two as well, but model-config.yaml would have its way.
+            # Scale up after registering: model-config.yaml would override a worker count given at registration.
             workers = scale(management, name, 2)["workers"]
             list(pool.map(self.ask, [name] * 32))
             return private_bytes(max(workers, key=lambda worker: int(worker["id"]))["pid"])
 
     def ask(self, name: str) -> None:
-        """One request, whose answer must be a vector."""
+        """Send one request; its answer must be a vector."""
         headers = self.server.headers("inference")
         answer = self.client.post(f"/predictions/{name}", json={"inputs": TEXT}, headers=headers)
         if answer.status_code != 200 or "embedding" not in answer.json():
@@ -144,33 +144,33 @@ class Bench:
 
 
 def files_of(path: Path) -> list[Path]:
-    """The file itself, or all files of the folder."""
+    """List the file itself, or all files in the folder."""
     return [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
 
 
 def read(file: Path) -> None:
-    """Have the file in the page cache."""
+    """Load the file into the page cache."""
     with file.open("rb", buffering=0) as stream:
         while stream.read(CHUNK):
             pass
 
 
 def drop(file: Path) -> None:
-    """Have the file on the disk and no longer in the page cache."""
+    """Flush the file to disk and drop it from the page cache."""
     with file.open("rb") as stream:
         os.fsync(stream.fileno())
         os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def private_bytes(pid: int) -> int:
-    """Memory that no other process shares (Linux)."""
+    """Read the memory that no other process shares, in bytes (Linux)."""
     rollup = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
     lines = dict(line.split(":", 1) for line in rollup.splitlines()[1:])
     return sum(int(lines[name].split()[0]) * 1024 for name in ("Private_Clean", "Private_Dirty"))
 
 
 def measure(sizes: Mapping[str, Any], turns: int, say: Say) -> Results:
-    """All of it."""
+    """Measure everything."""
     properties = {"job_queue_size": "1000", "enable_model_api": "true"}
     with end_on_signals(), tempfile.TemporaryDirectory(prefix="tsbatch-load-time-") as name:
         large = pack("large", Path(name), sizes, say)
@@ -190,7 +190,7 @@ def measure(sizes: Mapping[str, Any], turns: int, say: Say) -> Results:
 
 
 def report(figures: Mapping[str, Any]) -> str:
-    """The two tables."""
+    """Render the two tables."""
     about, weights = figures["machine"], figures["weights"]
     text = f"{weights / MEGABYTE:,.0f} MB of weights; {about['cores']} cores ({about['cpu']}), torch {about['torch']}."
     return "\n\n".join([text, _starts(figures["starts"]), _memory(figures["memory"], weights)])
@@ -204,7 +204,7 @@ def _starts(starts: Sequence[Mapping[str, Any]]) -> str:
             own = _answered(starts, way, cold=cold)
             cache = "dropped" if cold else "in the page cache"
             rows.append([what, cache, Spread.of(own).text(1), ratios(stock, own).text() if way != "stock" else ""])
-    return table(["way", "files", "seconds to the first answer", "× sooner than the stock way"], rows)
+    return table(["way", "files", "seconds to the first answer", "× faster than the stock way"], rows)
 
 
 def _answered(starts: Sequence[Mapping[str, Any]], way: str, *, cold: bool) -> list[float]:
@@ -223,20 +223,23 @@ def _memory(rows: Sequence[Mapping[str, Any]], weights: int) -> str:
         ]
         for row in rows
     ]
-    return table(["way", "private MB of the second worker", "without weights", "more", "share of the weights"], cells)
+    return table(
+        ["way", "private MB of the second worker", "without weights", "difference", "share of the weights"], cells
+    )
 
 
-SOONER: Final = 4.0
+FASTER: Final = 4.0
 SHARE: Final = 0.03
 
 
 def wanted_of(figures: Mapping[str, Any]) -> list[Target]:
-    """What issue 3 asks for: the first answer 4 times sooner, the second worker under 3 % of the weights.
+    """List the targets: the first answer 4 times faster, the second worker under 3 % of the weights.
 
-    Sooner by the way that the docs recommend for large models; TorchServe needs its time to unpack an archive.
+    The first target applies to the way that the docs recommend for large models, because TorchServe needs time to
+    unpack an archive.
     """
-    stock, ours = (_answered(figures["starts"], way, cold=False) for way in ("stock", "folder"))
-    wanted = [Target(f"× sooner: {WAYS['folder']}", SOONER, ratios(stock, ours))]
+    stock, folder = (_answered(figures["starts"], way, cold=False) for way in ("stock", "folder"))
+    wanted = [Target(f"× faster: {WAYS['folder']}", FASTER, ratios(stock, folder))]
     for row in figures["memory"]:
         if row["way"] != "stock":
             share = (row["private"] - row["without"]) / figures["weights"]
@@ -245,10 +248,10 @@ def wanted_of(figures: Mapping[str, Any]) -> list[Target]:
 
 
 def main(words: list[str]) -> int:
-    """Measure, print, write; exit code 1 when a target is missed."""
+    """Measure, print, write; return exit code 1 if a target is missed."""
     parser = options("Time to the first answer and memory of a large model.")
-    parser.add_argument("--quick", action="store_true", help="a small model, once; to see that it works")
-    parser.add_argument("--turns", type=int, default=TURNS, help=f"alternations (default {TURNS})")
+    parser.add_argument("--quick", action="store_true", help="a small model, once; a check that the benchmark works")
+    parser.add_argument("--turns", type=int, default=TURNS, help=f"turns of all ways (default {TURNS})")
     chosen = parser.parse_args(words)
     os.environ["HF_HUB_OFFLINE"] = "1"
     sizes, turns = (SMALL, 1) if chosen.quick else (LARGE, chosen.turns)

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""What the planner of bucketed passes is worth: against brute force, in time, and with a wrong idea of the costs.
+"""Evaluate the planner of bucketed passes: against brute force, its duration, and with wrong initial costs.
 
-    python benchmarks/micro_batching.py         a table
-    python benchmarks/micro_batching.py --write  the table into docs/speed.md
+    python benchmarks/micro_batching.py          print a table
+    python benchmarks/micro_batching.py --write  write the table into docs/speed.md
 
-Exit code 1 when a figure misses what issue 3 asks for: within 2 % of the best partition, under 1 % of the forward pass,
-and at most 1.1 times the padded time after 20 batches although its cost constant began four times too large or small.
+The exit code is 1 if a target of the acceptance check is missed: within 2 % of the best partition, under 1 % of the
+forward pass, and at most 1.1 times the padded time after 20 batches even if the cost constant was initially four times
+too large or too small.
 """
 
 from __future__ import annotations
@@ -36,40 +37,40 @@ BATCHES = 20
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "speed.md"
 BEGIN = "<!-- measured by benchmarks/micro_batching.py -->"
 SMALL = 8
-"""Features in a brute-force batch: 4,140 partitions."""
+"""Features in a brute-force batch, which has 4,140 partitions."""
 
 
 def partitions(things: Sequence[int]) -> Iterator[list[list[int]]]:
-    """Every way to put ``things`` into groups."""
+    """Yield every way to divide ``things`` into groups."""
     if not things:
         yield []
         return
     first, *rest = things
     for smaller in partitions(rest):
         yield [[first], *smaller]
-        for place, group in enumerate(smaller):
-            yield [*smaller[:place], [first, *group], *smaller[place + 1 :]]
+        for index, group in enumerate(smaller):
+            yield [*smaller[:index], [first, *group], *smaller[index + 1 :]]
 
 
 def cost_of(groups: Sequence[Sequence[int]]) -> float:
-    """What groups of lengths cost, each padded to its longest."""
+    """Compute the cost of groups of lengths, each padded to its longest."""
     return sum(FIXED + max(group) * len(group) for group in groups)
 
 
 def against_brute_force(lengths: Sequence[int], tries: int) -> float:
-    """The worst ratio of the planner's cost to the best of all partitions."""
+    """Find the worst ratio of the planner's cost to that of the best partition."""
     numbers = np.random.default_rng(0)
     worst = 1.0
     for _ in range(tries):
         chosen = [int(length) for length in numbers.choice(lengths, SMALL, replace=False)]
         found = plan(chosen, SMALL, bounds=Bounds(SMALL), bucketed=True, cost=PassCost(FIXED))
-        ours = cost_of([[chosen[place] for place in group] for group in found])
-        worst = max(worst, ours / min(map(cost_of, partitions(chosen))))
+        planned = cost_of([[chosen[index] for index in group] for group in found])
+        worst = max(worst, planned / min(map(cost_of, partitions(chosen))))
     return worst
 
 
 def planning_seconds(lengths: Sequence[int]) -> float:
-    """Median time to plan a batch."""
+    """Measure the median time to plan a batch."""
     times = []
     for start in range(0, len(lengths) - BATCH, BATCH):
         part = lengths[start : start + BATCH]
@@ -80,7 +81,7 @@ def planning_seconds(lengths: Sequence[int]) -> float:
 
 
 def loaded(mode: str) -> BatchHandler:
-    """The embedding handler with MiniLM, told how features share a pass."""
+    """Load the embedding handler with MiniLM in a batching mode."""
     handler = TextEmbeddingHandler()
     batching = {"mode": mode, "deduplicate": False}
     handler.load(ModelContext(model_dir=model_dir(), batch_size=BATCH, config={"tsbatch": {"batching": batching}}))
@@ -88,10 +89,10 @@ def loaded(mode: str) -> BatchHandler:
 
 
 def inference_seconds(handler: BatchHandler, batches: Sequence[Sequence[str]]) -> list[float]:
-    """Time in the inference stage of each batch, planning included."""
+    """Measure the time in the inference stage of each batch, including planning."""
     seconds = []
     for texts in batches:
-        requests = [Request.of({"inputs": text}, index=place) for place, text in enumerate(texts)]
+        requests = [Request.of({"inputs": text}, index=index) for index, text in enumerate(texts)]
         record = handler.run_batch(requests, ListSink(len(requests)))
         if record.failures:
             raise RuntimeError(f"requests failed: {record.failures}")
@@ -100,7 +101,7 @@ def inference_seconds(handler: BatchHandler, batches: Sequence[Sequence[str]]) -
 
 
 def measure() -> dict[str, Any]:
-    """All figures."""
+    """Measure all figures."""
     count = minilm_tokens(model_dir())
     texts = corpora(1024, count)["mixed"][: BATCH * BATCHES]
     batches = [texts[start : start + BATCH] for start in range(0, len(texts), BATCH)]
@@ -116,25 +117,25 @@ def measure() -> dict[str, Any]:
             (sum(inference_seconds(bucketed, [batch])), sum(inference_seconds(padded, [batch]))) for batch in batches
         ]
         last = pairs[-5:]
-        ratios[str(factor)] = median(ours / theirs for ours, theirs in last)
+        ratios[str(factor)] = median(own / other for own, other in last)
     return {**figures, "learnt_fixed": start, "against_padded_after_20": ratios}
 
 
 def wanted_of(figures: Mapping[str, Any]) -> list[Target]:
-    """What issue 3 asks for."""
+    """List the targets of the acceptance check."""
     wanted = [
-        Target("× the best of all partitions, worst of 50", 1.02, Spread.of([figures["brute_force"]]), below=True),
+        Target("× the best partition's cost, worst of 50", 1.02, Spread.of([figures["brute_force"]]), below=True),
         Target("planning, share of the forward passes", 0.01, Spread.of([figures["planning_share"]]), below=True),
     ]
     for factor, ratio in figures["against_padded_after_20"].items():
-        what = f"time × padded, after {BATCHES} batches that began with costs {factor} × right"
+        what = f"× the padded time after {BATCHES} batches, initial cost constant {factor} × the right one"
         wanted.append(Target(what, 1.1, Spread.of([ratio]), below=True))
     return wanted
 
 
 def main(words: list[str]) -> int:
-    """Measure and print; exit code 1 when a target is missed."""
-    chosen = options("What the planner of bucketed passes is worth.").parse_args(words)
+    """Measure and print; return exit code 1 if a target is missed."""
+    chosen = options("Evaluate the planner of bucketed passes.").parse_args(words)
     figures = figures_of(chosen, measure)
     wanted = wanted_of(figures)
     return deliver(chosen, figures, targets(wanted), PAGE, BEGIN, wanted)

@@ -1,9 +1,9 @@
-"""A server that answers at once, or stalls on purpose: what load generators are measured against.
+"""A server that answers immediately or stalls on purpose, for measuring load generators.
 
     python benchmarks/null_server.py [--port 0] [--delay MS] [--stall SECONDS --every SECONDS]
 
-It prints the port it listens on, and serves until its standard input ends. While it stalls, every second of it, nothing
-is answered; what came meanwhile is answered at its end.
+It prints the port that it listens on, and serves until its standard input ends. During a stall it answers nothing; the
+requests received meanwhile are answered when the stall ends.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ ANSWER: Final = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-L
 
 
 class Stalls:
-    """When nothing is answered: for ``stall`` seconds, beginning every ``every`` seconds.
+    """The times without answers: ``stall`` seconds, once every ``every`` seconds.
 
     Args:
-        delay: seconds that an answer takes otherwise.
-        stall: 0 for never.
+        delay: seconds that an answer takes outside stalls.
+        stall: the duration of a stall, 0 for no stalls.
+        every: seconds from the start of one stall to the next.
     """
 
     def __init__(self, delay: float, stall: float, every: float) -> None:
@@ -32,7 +33,7 @@ class Stalls:
         self.began = time.monotonic()
 
     def wait(self) -> float:
-        """Seconds until a request that is here now is answered."""
+        """Compute the seconds until a request received now is answered."""
         phase = (time.monotonic() - self.began + self.delay) % self.every
         left = phase - (self.every - self.stall)
         return self.delay + (self.stall - left if self.stall and left >= 0 else 0.0)
@@ -46,12 +47,12 @@ class Null(asyncio.Protocol):
         self.request = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by asyncio."""
+        """Keep the transport."""
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Answer once the request is whole."""
+        """Answer once the request is complete."""
         self.request += data
         head, gap, body = self.request.partition(b"\r\n\r\n")
         length = head.lower().partition(b"\r\ncontent-length: ")[2].partition(b"\r\n")[0]
@@ -75,12 +76,14 @@ async def serve(port: int, stalls: Stalls) -> None:
 
 
 def main() -> None:
-    """Serve as the command line says."""
-    parser = argparse.ArgumentParser(description="A server that answers at once, or stalls on purpose.")
+    """Run the server."""
+    parser = argparse.ArgumentParser(description="Run a server that answers immediately or stalls on purpose.")
     parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--delay", type=float, default=0.0, help="milliseconds an answer takes")
-    parser.add_argument("--stall", type=float, default=0.0, help="seconds in which nothing is answered")
-    parser.add_argument("--every", type=float, default=10.0, help="seconds from one stall to the next")
+    parser.add_argument("--delay", type=float, default=0.0, help="milliseconds that an answer takes")
+    parser.add_argument(
+        "--stall", type=float, default=0.0, help="duration of a stall in seconds, in which nothing is answered"
+    )
+    parser.add_argument("--every", type=float, default=10.0, help="seconds from the start of one stall to the next")
     chosen = parser.parse_args()
     loop = punctual_loop()
     loop.run_until_complete(serve(chosen.port, Stalls(chosen.delay / 1000, chosen.stall, chosen.every)))

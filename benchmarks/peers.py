@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""The same model, texts and load through TorchServe with tsbatch and through four other serving systems.
+"""Compare tsbatch on TorchServe with four other serving systems: the same model, texts and load.
 
-    python benchmarks/peers.py                 tables, in about 20 minutes
-    python benchmarks/peers.py --quick         some minutes, to see that it works
-    python benchmarks/peers.py --save FILE     every figure
+    python benchmarks/peers.py                 print tables; takes about 20 minutes
+    python benchmarks/peers.py --quick         a check of some minutes that the benchmark works
+    python benchmarks/peers.py --save FILE     write all figures to FILE
 
-LitServe, Ray Serve, infinity-emb and BentoML each get an environment of their own in .venv-peers (the first run makes
-them) and a sweep of workers x threads x batch, and then take turns with tsbatch: with dynamic batches of 32, and at the
-best of their sweep, each server up for its own turn only. tsbatch runs as docs/speed.md recommends. All give the same
-vectors, which is checked. A peer that cannot be installed or started is in the report, with the reason.
+LitServe, Ray Serve, infinity-emb and BentoML each get a separate environment in .venv-peers (created by the first run)
+and a sweep of workers x threads x batch. They are then measured in turn with tsbatch: with dynamic batches of 32, and
+with the best settings of the sweep; each server runs only during its turn. tsbatch runs with the settings that
+docs/speed.md recommends. The benchmark checks that all return the same vectors. The report names peers that cannot be
+installed or started, with the reason.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from _bench import Bench, Case, load_on, request_for
+from _bench import Bench, Case, load_on, outcome_of, request_for
 from _corpus import corpora, minilm_tokens
 from _peers import EXAMPLE, PEERS, Name, PeerError, PeerServer, PeerSystem, install, serving, sweep
 from _ratios import Spread, ratios, turn
@@ -42,13 +43,13 @@ OURS: Final = "tsbatch"
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is measured.
+    """The size of the benchmark.
 
     Attributes:
-        turns: alternations.
+        turns: turns of all systems.
         swept: the load of the sweep.
         case: the load of the turns.
-        quick: one setting a peer.
+        quick: try only one setting per peer.
     """
 
     turns: int
@@ -63,7 +64,7 @@ QUICK: Final = Plan(1, Case("mixed", 32, 64, 0.0), Case("mixed", 32, 64, 0.0), q
 
 @dataclass(frozen=True, slots=True)
 class PeerRun:
-    """What a system gave under a load, once; ``system`` is None for tsbatch. Times in ms."""
+    """The figures of one run of a system; ``system`` is None for tsbatch. Times are in ms."""
 
     system: PeerSystem | None
     case: Case
@@ -73,19 +74,19 @@ class PeerRun:
     p99: float
 
     def figures(self) -> dict[str, Any]:
-        """As one flat JSON object."""
-        who = self.system.figures() if self.system else {"peer": OURS}
-        return {**who, **asdict(self.case), "turn": self.turn, "rate": self.rate, "p50": self.p50, "p99": self.p99}
+        """Convert to one flat JSON object."""
+        system = self.system.figures() if self.system else {"peer": OURS}
+        return {**system, **asdict(self.case), "turn": self.turn, "rate": self.rate, "p50": self.p50, "p99": self.p99}
 
 
 @dataclass
 class Results:
-    """Everything that was measured.
+    """All measurements.
 
     Attributes:
         swept: the sweep's runs.
         runs: the runs of the turns.
-        missing: peers that could not take part, and why.
+        missing: the peers that could not be measured, with the reason.
     """
 
     swept: list[PeerRun] = field(default_factory=list)
@@ -93,7 +94,7 @@ class Results:
     missing: dict[Name, str] = field(default_factory=dict)
 
     def figures(self) -> dict[str, Any]:
-        """As one JSON object."""
+        """Convert to one JSON object."""
         return {
             "schema": 1,
             "machine": machine(),
@@ -105,7 +106,7 @@ class Results:
         }
 
     def chosen(self, peer: Name) -> list[PeerSystem]:
-        """What takes turns: the best setting with batches of 32, and the best of all."""
+        """Select the settings for the turns: the best with batches of 32, and the best of all."""
         runs = [(run.rate, run.system) for run in self.swept if run.system and run.system.peer == peer]
         dynamic = [(rate, system) for rate, system in runs if system.batch == DYNAMIC]
         best = [max(some, key=lambda pair: pair[0])[1] for some in (dynamic, runs) if some]
@@ -113,7 +114,7 @@ class Results:
 
 
 def expected_vector() -> list[float]:
-    """What transformers itself gives for the example."""
+    """Compute the example's vector with transformers alone."""
     import torch
     from transformers import AutoModel, AutoTokenizer
 
@@ -125,11 +126,11 @@ def expected_vector() -> list[float]:
 
 
 class Comparison:
-    """The peers' servers and ours.
+    """The comparison of the peers' servers with tsbatch.
 
     Args:
         texts: the corpora by name.
-        say: told what happens.
+        say: receives progress messages.
     """
 
     def __init__(self, texts: Mapping[str, Sequence[str]], say: Say) -> None:
@@ -139,7 +140,7 @@ class Comparison:
         self.programs: dict[Name, Path] = {}
 
     def install(self) -> None:
-        """Have each peer's environment."""
+        """Install each peer's environment."""
         for peer in PEERS:
             self.say(f"installing {PEERS[peer].title}")
             try:
@@ -148,7 +149,7 @@ class Comparison:
                 self.miss(peer, f"cannot be installed: {error}")
 
     def sweep(self, plan: Plan) -> None:
-        """Run each setting of each peer once, but for those that an earlier sweep has."""
+        """Run each setting of each peer once, except those in an earlier sweep."""
         swept = {run.system for run in self.results.swept}
         for peer in list(self.programs):
             settings = [one for one in sweep(peer, usable_cores(), quick=plan.quick) if one not in swept]
@@ -157,7 +158,7 @@ class Comparison:
                 self.miss(peer, f"cannot be started: {reasons[0]}")
 
     def try_out(self, system: PeerSystem, plan: Plan) -> str | None:
-        """Run one setting; why it could not run, or None."""
+        """Run one setting; return the reason if it failed, or None."""
         try:
             with serving(system, self.programs[system.peer], self.expected) as server:
                 self.results.swept.append(self.run(server, plan.swept, 0))
@@ -167,19 +168,19 @@ class Comparison:
         return None
 
     def take_turns(self, plan: Plan, bench: Bench) -> None:
-        """Run everybody, turn by turn; each server is up for its own turn only, since some compute while idle."""
-        everybody: list[PeerSystem | None] = [None]  # None is ours
-        everybody += [system for peer in self.programs for system in self.results.chosen(peer)]
+        """Run all systems in turn; each peer's server runs only during its turn, because some compute while idle."""
+        systems: list[PeerSystem | None] = [None]  # None is tsbatch
+        systems += [system for peer in self.programs for system in self.results.chosen(peer)]
         bench.start(RECOMMENDED)
         for number in range(plan.turns):
-            for system in turn(everybody, number):
+            for system in turn(systems, number):
                 if system is None:
                     self.results.runs.append(ours(bench, plan.case, number))
                 elif system.peer not in self.results.missing:
                     self.take_turn(system, plan.case, number)
 
     def take_turn(self, system: PeerSystem, case: Case, number: int) -> None:
-        """Start a peer, run it once and end it; it takes no part when that fails twice."""
+        """Start a peer, run it once and stop it; exclude it if that fails twice."""
         if self._failed(system, case, number) and (why := self._failed(system, case, number)):
             self.results.missing[system.peer] = f"failed twice with {system.settings}: {why}"
             self.results.runs = [run for run in self.results.runs if not run.system or run.system.peer != system.peer]
@@ -194,31 +195,28 @@ class Comparison:
         return None
 
     def run(self, server: PeerServer, case: Case, number: int) -> PeerRun:
-        """Put the load on a peer once.
+        """Run the load against a peer once.
 
         Raises:
-            PeerError: it did not answer all of it.
+            PeerError: a request failed.
         """
         fields = {"Host": server.address, "Content-Type": "application/json"}
         texts = self.texts[case.corpus]
         requests = [request_for(server.peer.path, fields, server.peer.body(text)) for text in texts]
         with load_on(server.address, requests, case) as load:
-            said = load.communicate()[0]
-        if load.returncode:
-            raise PeerError("the load failed; its own message is above")
-        answer = json.loads(said)
+            answer = outcome_of(load, str(server.system), PeerError)
         self.say(f"turn {number + 1}: {server.system}: {answer['rate']:.1f}/s, P99 {answer['p99']:.0f} ms")
         return PeerRun(server.system, case, number, answer["rate"], answer["p50"], answer["p99"])
 
     def miss(self, peer: Name, why: str) -> None:
-        """Go on without a peer."""
+        """Exclude a peer."""
         self.say(f"{PEERS[peer].title} {why}")
         self.results.missing[peer] = why
         self.programs.pop(peer, None)
 
 
 def sweep_in(file: Path) -> list[PeerRun]:
-    """The sweep that an earlier run has saved."""
+    """Read the sweep from an earlier run's file."""
     rows = json.loads(file.read_text(encoding="utf-8"))["sweep"]
     case, system = ("corpus", "clients", "round_size", "seconds"), ("peer", "workers", "threads", "batch", "delay")
     return [
@@ -232,13 +230,13 @@ def sweep_in(file: Path) -> list[PeerRun]:
 
 
 def ours(bench: Bench, case: Case, number: int) -> PeerRun:
-    """Tsbatch under the load, once."""
+    """Run the load against tsbatch once."""
     run = bench.run(RECOMMENDED, case, number)
     return PeerRun(None, case, number, run.rate, run.p50, run.p99)
 
 
 def measure(plan: Plan, say: Say, earlier: Sequence[PeerRun] = ()) -> Results:
-    """All of it, but for the settings in an ``earlier`` sweep."""
+    """Measure everything, except the settings in an ``earlier`` sweep."""
     texts = corpora(COUNT, minilm_tokens(model_dir()))
     comparison = Comparison(texts, say)
     comparison.install()
@@ -251,12 +249,14 @@ def measure(plan: Plan, say: Say, earlier: Sequence[PeerRun] = ()) -> Results:
 
 
 def report(figures: Mapping[str, Any]) -> str:
-    """The tables."""
+    """Render the tables."""
     about, runs = figures["machine"], figures["runs"]
     text = (
         f"{about['cores']} cores ({about['cpu']}), torch {about['torch']}; {runs[0]['clients']} clients, mixed texts."
     )
-    missing = [f"{figures['peers'][peer]['title']} took no part: it {why}." for peer, why in figures["missing"].items()]
+    missing = [
+        f"{figures['peers'][peer]['title']} was not measured: it {why}." for peer, why in figures["missing"].items()
+    ]
     rows = [[*_who(run), f"{run['rate']:.1f}", f"{run['p99']:.0f}"] for run in figures["sweep"]]
     swept = table(["system", "settings", "requests/s", "P99 ms"], rows)
     return "\n\n".join([text, *missing, targets(wanted_of(figures)), _turns(figures), f"### The sweep\n\n{swept}"])
@@ -287,19 +287,19 @@ def _who(run: Mapping[str, Any]) -> list[str]:
     return [PEERS[system.peer].title, system.settings]
 
 
-DYNAMIC_LEAST: Final = 3.0
-BEST_LEAST: Final = 1.3
+MIN_DYNAMIC: Final = 3.0
+MIN_BEST: Final = 1.3
 
 
 def wanted_of(figures: Mapping[str, Any]) -> list[Target]:
-    """What issue 3 asks for: against each peer with dynamic batching, and at its best."""
+    """List the targets of the acceptance check, for each peer with dynamic batching and with its best settings."""
     mine = [run["rate"] for run in figures["runs"] if run["peer"] == OURS]
     wanted = []
     for peer, about in figures["peers"].items():
         own = [runs for _, runs in _by_system(figures["runs"]) if runs[0]["peer"] == peer]
         for what, least, some in (
-            ("with dynamic batching", DYNAMIC_LEAST, [runs for runs in own if runs[0]["batch"] == DYNAMIC]),
-            ("at its best", BEST_LEAST, own),
+            ("with dynamic batching", MIN_DYNAMIC, [runs for runs in own if runs[0]["batch"] == DYNAMIC]),
+            ("at its best", MIN_BEST, own),
         ):
             rates = max(([run["rate"] for run in runs] for runs in some), key=median, default=None)
             if rates:
@@ -308,10 +308,10 @@ def wanted_of(figures: Mapping[str, Any]) -> list[Target]:
 
 
 def main(words: list[str]) -> int:
-    """Measure, print, write; exit code 1 when a target is missed."""
-    parser = options("tsbatch on TorchServe against other serving systems.")
-    parser.add_argument("--quick", action="store_true", help="some minutes, to see that it works")
-    parser.add_argument("--swept", type=Path, metavar="FILE", help="what this --save file has swept is not swept again")
+    """Measure, print, write; return exit code 1 if a target is missed."""
+    parser = options("Compare tsbatch on TorchServe with other serving systems.")
+    parser.add_argument("--quick", action="store_true", help="a check of some minutes that the benchmark works")
+    parser.add_argument("--swept", type=Path, metavar="FILE", help="reuse the sweep in this --save file")
     chosen = parser.parse_args(words)
     os.environ["HF_HUB_OFFLINE"] = "1"
     plan, earlier = QUICK if chosen.quick else DEFAULT, sweep_in(chosen.swept) if chosen.swept else []

@@ -1,17 +1,16 @@
 #!/usr/bin/env python3
-"""Throughput of 1, 2, 4 and 8 replicas on Ray Serve, and what ``tsbatch plan`` says of them.
+"""Measure the throughput of 1, 2, 4 and 8 replicas on Ray Serve, and compare it with ``tsbatch plan``.
 
-    python benchmarks/ray_replicas.py                 the table, in about four minutes
-    python benchmarks/ray_replicas.py --quick         one minute, to see that it works
-    python benchmarks/ray_replicas.py --write         the table into docs/ray.md
+    python benchmarks/ray_replicas.py                 print the table; takes about four minutes
+    python benchmarks/ray_replicas.py --quick         a one-minute check that the benchmark works
+    python benchmarks/ray_replicas.py --write         write the table into docs/ray.md
 
-The model sleeps, so that replicas do not share the machine's cores: what is measured is whether requests reach them.
-A closed loop keeps two full batches at each replica, the most that it takes.
+The model sleeps, so that replicas do not compete for the machine's cores: the benchmark measures whether requests reach
+them. A closed loop keeps two full batches at each replica, the maximum that it accepts.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import tempfile
@@ -20,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from _bench import Case, load_on, request_for
+from _bench import Case, load_on, outcome_of, request_for
 from _ratios import Spread
 from _ray import PATH, on_ray
 from _tables import Say, Target, deliver, figures_of, machine, options, progress, table, targets
@@ -39,14 +38,14 @@ MS: Final = 400
 BATCH: Final = 8
 DELAY: Final = 5
 CORES: Final = "0.1"
-"""What a replica reserves: it sleeps."""
+"""Cores that a replica reserves; it needs few because it sleeps."""
 LINEAR: Final = 0.9
-"""Of so many times the rate of one replica."""
+"""Required share of linear scaling from one replica's rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What so many replicas gave; times in ms, ``planned`` in requests/s."""
+    """The figures of a run with ``replicas`` replicas; times in ms, ``planned`` in requests/s."""
 
     replicas: int
     rate: float
@@ -56,13 +55,13 @@ class Run:
 
 
 def planned(replicas: int) -> float:
-    """The rate that ``tsbatch plan`` reckons with: so many replicas of one worker, each with full batches."""
+    """Compute the rate that ``tsbatch plan`` assumes: replicas with one worker each and full batches."""
     settings = Settings(workers=1, batch_size=BATCH, max_batch_delay=DELAY)
     return replicas * capacity(settings, parse(f"{MS}ms"))
 
 
 def archive(folder: Path) -> Path:
-    """The sleeping model."""
+    """Package the sleeping model."""
     handler = folder / "sleeper.py"
     handler.write_text(HANDLER, encoding="utf-8")
     base = {"handler": {"fixed": MS, "each": 0}}
@@ -71,20 +70,17 @@ def archive(folder: Path) -> Path:
 
 
 def run(address: str, replicas: int, seconds: float) -> Run:
-    """Put the load on them once."""
+    """Run the load once."""
     clients = 2 * BATCH * replicas
     fields = {"Host": address, "Content-Type": "application/json"}
     case = Case("numbers", clients, clients, seconds)
     with load_on(address, [request_for(PATH, fields, {"inputs": 1})], case) as load:
-        said = load.communicate()[0]
-    if load.returncode:
-        raise SystemExit("the load failed; its own message is above")
-    answer = json.loads(said)
+        answer = outcome_of(load, f"{replicas} replicas")
     return Run(replicas, answer["rate"], answer["p50"], answer["p99"], planned(replicas))
 
 
 def measure(counts: Sequence[int], seconds: float, say: Say) -> dict[str, Any]:
-    """All of it, on one Ray."""
+    """Measure everything on one Ray cluster."""
     runs = []
     with tempfile.TemporaryDirectory(prefix="tsbatch-replicas-") as folder:
         mar = archive(Path(folder))
@@ -99,11 +95,11 @@ def measure(counts: Sequence[int], seconds: float, say: Say) -> dict[str, Any]:
 
 
 def report(figures: Mapping[str, Any]) -> str:
-    """The table."""
+    """Render the tables."""
     about, first = figures["machine"], figures["runs"][0]
     text = (
-        f"{about['cores']} cores ({about['cpu']}); a model that sleeps {figures['ms']} ms a batch of up to"
-        f" {figures['batch']}, with as many clients as two full batches at each replica."
+        f"{about['cores']} cores ({about['cpu']}); a model that sleeps {figures['ms']} ms per batch of up to"
+        f" {figures['batch']}, with enough clients for two full batches at each replica."
     )
     rows = [
         [
@@ -120,7 +116,7 @@ def report(figures: Mapping[str, Any]) -> str:
 
 
 def wanted_of(figures: Mapping[str, Any]) -> list[Target]:
-    """What issue 8 asks for."""
+    """List the targets of the acceptance check."""
     first = figures["runs"][0]["rate"]
     return [
         Target(f"{one['replicas']} replicas, of linear", LINEAR, Spread.of([one["rate"] / first / one["replicas"]]))
@@ -129,9 +125,9 @@ def wanted_of(figures: Mapping[str, Any]) -> list[Target]:
 
 
 def main(words: list[str]) -> int:
-    """Measure, print, write; exit code 1 when a target is missed."""
-    parser = options("Throughput against replicas on Ray Serve.")
-    parser.add_argument("--quick", action="store_true", help="one minute, to see that it works")
+    """Measure, print, write; return exit code 1 if a target is missed."""
+    parser = options("Measure throughput by number of replicas on Ray Serve.")
+    parser.add_argument("--quick", action="store_true", help="a one-minute check that the benchmark works")
     chosen = parser.parse_args(words)
     os.environ["HF_HUB_OFFLINE"] = "1"
     counts, seconds = (REPLICAS[:2], 2.0) if chosen.quick else (REPLICAS, 15.0)

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Every ready-made task: a batch of 32 against 32 single requests, and against TorchServe's own handler's way.
+"""Compare a batch of 32 with 32 single requests and with TorchServe's own handler, for every ready-made task.
 
-    python benchmarks/tasks.py                      a table
-    python benchmarks/tasks.py --task tensor        only this task; may be repeated
-    python benchmarks/tasks.py --json               one JSON object instead
-    python benchmarks/tasks.py --write              the table also into docs/tasks/README.md
+    python benchmarks/tasks.py                      print a table
+    python benchmarks/tasks.py --task tensor        measure only this task; may be repeated
+    python benchmarks/tasks.py --json               print one JSON object instead
+    python benchmarks/tasks.py --write              also write the table into docs/tasks/README.md
 
-All run in this process, through TorchServe's own Python half (``HandlerRunner``): from what the frontend sends to the
-bytes that it gets back. The ways take turns; ratios are taken turn by turn.
+All run in this process through TorchServe's Python code (``HandlerRunner``): from what the frontend sends to the bytes
+that it receives. The ways are measured in turn; ratios are computed turn by turn.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ STOCK: Final[Mapping[str, tuple[str, str]]] = {
     "image-segmentation": ("ImageSegmentation", "image_segmenter"),
     "tensor": ("Tensor", "base_handler"),
 }
-"""Task: the class in handlers/stock_style.py, and whose way it is."""
+"""By task: the class in handlers/stock_style.py, and the TorchServe handler that it follows."""
 TURNS: Final = 5
 WAYS: Final = ("batch", "single", "stock")
 Rates = dict[str, list[float]]
 
 
 class Ways:
-    """One task's handlers, ready to be asked.
+    """The loaded handlers of one task.
 
     Args:
         task: a key of BUILDS.
@@ -71,14 +71,14 @@ class Ways:
 
     @property
     def names(self) -> list[str]:
-        """Those of WAYS that this task has."""
+        """The WAYS that exist for this task."""
         return [way for way in WAYS if way != "stock" or self._stock]
 
     def rate(self, way: str) -> float:
-        """Items a second of all requests, once.
+        """Measure items per second over all requests, once.
 
         Raises:
-            SystemExit: one was not answered.
+            SystemExit: a request failed.
         """
         runner = self._stock if way == "stock" else self._ours
         assert runner is not None
@@ -93,14 +93,14 @@ class Ways:
 
 
 def measure(tasks: Sequence[str], say: Say) -> dict[str, Any]:
-    """The rates of every way, turn by turn."""
+    """Measure the rates of every way, turn by turn."""
     figures: dict[str, Rates] = {}
     for task in tasks:
         say(task)
         with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
             ways = Ways(task, Path(folder), stack)
             for way in ways.names:
-                ways.rate(way)  # what the first time costs is no part of it
+                ways.rate(way)  # warm-up
             figures[task] = {way: [] for way in ways.names}
             for number in range(TURNS):
                 for way in turn(ways.names, number):
@@ -109,7 +109,7 @@ def measure(tasks: Sequence[str], say: Say) -> dict[str, Any]:
 
 
 def table_of(figures: Mapping[str, Rates]) -> str:
-    """A row for each task, in Markdown."""
+    """Render one row per task, in Markdown."""
     rows = [_row(task, rates) for task, rates in figures.items()]
     return table(["task", "model", "items/s", "× single requests", "× TorchServe's way", "which is"], rows)
 
@@ -126,16 +126,16 @@ def _row(task: str, rates: Rates) -> list[str]:
     ]
 
 
-def where(about: Mapping[str, Any]) -> str:
-    """The machine, in one line."""
+def machine_line(about: Mapping[str, Any]) -> str:
+    """Describe the machine in one line."""
     return (
-        f"Median (least to most) of {TURNS} turns; {about['cores']} cores ({about['cpu']}), torch {about['torch']}, "
-        f"transformers {about['transformers']}."
+        f"Median (minimum to maximum) of {TURNS} turns; {about['cores']} cores ({about['cpu']}), "
+        f"torch {about['torch']}, transformers {about['transformers']}."
     )
 
 
 def targets(figures: Mapping[str, Rates]) -> list[Target]:
-    """No task may be slower in a batch than one by one, or than TorchServe's way."""
+    """List the targets: a batch must not be slower than single requests or TorchServe's way."""
     return [
         Target(f"{task}, {other}", 0.95, ratios(rates["batch"], rates[other]))
         for task, rates in figures.items()
@@ -145,13 +145,15 @@ def targets(figures: Mapping[str, Rates]) -> list[Target]:
 
 
 def main(words: list[str]) -> int:
-    """Measure and print."""
-    parser = options("Every ready-made task, batched, one by one, and in TorchServe's own way.")
-    parser.add_argument("--task", action="append", choices=sorted(BUILDS), help="only this one; may be repeated")
+    """Measure and print; return exit code 1 if a target is missed."""
+    parser = options("Compare batches, single requests and TorchServe's own handlers for every ready-made task.")
+    parser.add_argument(
+        "--task", action="append", choices=sorted(BUILDS), help="measure only this task; may be repeated"
+    )
     chosen = parser.parse_args(words)
     sys.path.insert(0, str(HANDLERS))
     figures = figures_of(chosen, lambda: measure(chosen.task or list(BUILDS), progress()))
-    text = f"{where(figures['machine'])}\n\n{table_of(figures['rates'])}"
+    text = f"{machine_line(figures['machine'])}\n\n{table_of(figures['rates'])}"
     return deliver(chosen, figures, text, PAGE, BEGIN, targets(figures["rates"]))
 
 

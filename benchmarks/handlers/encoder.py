@@ -1,4 +1,4 @@
-"""The module that a state dict belongs to, as torch-model-archiver's --model-file wants it: one class, no arguments."""
+"""The module of a state dict in the form that torch-model-archiver's --model-file requires: one class, no arguments."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from transformers import BertConfig, BertModel
 
 
 class Encoder(BertModel):  # type: ignore[no-untyped-call]  # its __init_subclass__
-    """BERT of the sizes in config.json beside this file."""
+    """BERT with the sizes in config.json next to this file."""
 
     def __init__(self) -> None:
         super().__init__(BertConfig.from_pretrained(Path(__file__).parent))

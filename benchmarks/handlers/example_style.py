@@ -1,7 +1,7 @@
 """A batch handler in the style of TorchServe's example for Hugging Face models.
 
-examples/Huggingface_Transformers/Transformer_handler_generalized.py of pytorch/serve tokenises request by request, pads
-each to ``max_length`` (150 in its settings), joins the rows with ``torch.cat``, and goes through the output row by row.
+examples/Huggingface_Transformers/Transformer_handler_generalized.py of pytorch/serve tokenizes each request separately,
+pads it to ``max_length`` (150 in its settings), joins the rows with ``torch.cat``, and processes the output row by row.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ MAX_LENGTH = 150
 
 
 class ExampleStyle(Competitor):
-    """One forward pass a batch, every text padded or cut to 150 tokens."""
+    """One forward pass per batch, with every text padded or truncated to 150 tokens."""
 
     def vectors(self, texts: Sequence[str]) -> torch.Tensor:
-        """Vectors of length 1, one row a text."""
+        """Compute vectors of length 1, one row per text."""
         ids, mask = self._encode(texts[0])
         for text in texts[1:]:
             own_ids, own_mask = self._encode(text)

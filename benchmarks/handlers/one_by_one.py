@@ -1,4 +1,4 @@
-"""A handler that loops over its batch: right, and what most people have."""
+"""A handler that loops over its batch: correct, and the most common approach."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from competitor import LONGEST, Competitor
 
 
 class OneByOne(Competitor):
-    """One forward pass a text, without padding."""
+    """One forward pass per text, without padding."""
 
     def vectors(self, texts: Sequence[str]) -> torch.Tensor:
-        """Vectors of length 1, one row a text."""
+        """Compute vectors of length 1, one row per text."""
         return torch.cat([self._vector(text) for text in texts])
 
     def _vector(self, text: str) -> torch.Tensor:

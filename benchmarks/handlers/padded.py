@@ -1,4 +1,4 @@
-"""A batch handler as the tutorials of transformers show it: one call of the tokenizer, padded to the longest."""
+"""A batch handler as in the transformers tutorials: one tokenizer call, padded to the longest text."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from competitor import LONGEST, Competitor
 
 
 class Padded(Competitor):
-    """One forward pass a batch, every text padded to the longest one in it."""
+    """One forward pass per batch, with every text padded to the longest one in the batch."""
 
     def vectors(self, texts: Sequence[str]) -> torch.Tensor:
-        """Vectors of length 1, one row a text."""
+        """Compute vectors of length 1, one row per text."""
         options = {"padding": True, "truncation": True, "max_length": LONGEST, "return_tensors": "pt"}
         return self.embed(self.tokenizer(list(texts), **options))

@@ -1,4 +1,4 @@
-"""The stock way to load: TorchServe's own BaseHandler fills the module from a state dict in a .pt file."""
+"""The stock way to load a model: TorchServe's BaseHandler loads a state dict from a .pt file into the module."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ts.torch_handler.base_handler import BaseHandler
 
 
 class StateDict(BaseHandler):  # type: ignore[misc]  # ts has no types
-    """Embeds texts one by one with the module of ``encoder.py``; nothing but the loading matters here."""
+    """Embeds texts one by one with the module of ``encoder.py``; only the loading matters here."""
 
     def initialize(self, context: Any) -> None:
-        """Load the module as BaseHandler does, and the tokenizer."""
+        """Load the module with BaseHandler, and the tokenizer."""
         super().initialize(context)
         self.tokenizer = AutoTokenizer.from_pretrained(context.system_properties["model_dir"], local_files_only=True)
         self.initialized = True
 
     def handle(self, data: Sequence[Mapping[str, Any]], context: Any) -> list[bytes]:
-        """One JSON answer a request."""
+        """Return one JSON answer per request."""
         del context
         with torch.inference_mode():
             return [orjson.dumps({"embedding": self._vector(row["body"]["inputs"])}) for row in data]

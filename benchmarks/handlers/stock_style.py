@@ -1,10 +1,10 @@
-"""Handlers in the style of those that TorchServe ships and of its example for Hugging Face models.
+"""Handlers in the style of TorchServe's built-in handlers and of its example for Hugging Face models.
 
-Written anew, after reading ts/torch_handler/ of 0.12.0 and, in examples/Huggingface_Transformers of pytorch/serve,
-Transformer_handler_generalized.py. What they have in common: a request is prepared on its own, the rows are joined into
-one batch (texts padded or cut to 150 tokens, whatever their length), the output is gone through row by row, and the
-answers are lists and dicts of Python's that TorchServe then writes as JSON. The image handlers do with Pillow what
-TorchServe's own do with torchvision.
+Reimplemented after ts/torch_handler/ of 0.12.0 and Transformer_handler_generalized.py in
+examples/Huggingface_Transformers of pytorch/serve. They all prepare each request separately, join the rows into one
+batch (texts are padded or truncated to 150 tokens, whatever their length), process the output row by row, and return
+Python lists and dicts that TorchServe then writes as JSON. The image handlers use Pillow where TorchServe's use
+torchvision.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ MEAN, SPREAD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class StockStyle(ABC):
-    """The life of a handler: loaded once, then a list of rows in and a list of answers out."""
+    """A handler that loads its model once and turns each list of rows into a list of answers."""
 
     auto_class: ClassVar[str]
-    """Of transformers, which loads the model."""
+    """The class of transformers that loads the model."""
 
     def initialize(self, context: Any) -> None:
-        """Load the model of the archive's folder."""
+        """Load the model from the archive's folder."""
         self.folder = Path(context.system_properties["model_dir"])
         self.model = self.load().eval()
 
     def load(self) -> Any:
-        """The model."""
+        """Load the model."""
         import transformers
 
         return getattr(transformers, self.auto_class).from_pretrained(self.folder, local_files_only=True)
 
     def handle(self, data: Sequence[Mapping[str, Any]], context: Any) -> list[Any]:
-        """One answer a row."""
+        """Return one answer per row."""
         del context
         rows = [row.get("data") or row.get("body") for row in data]
         with torch.inference_mode():
@@ -51,7 +51,7 @@ class StockStyle(ABC):
 
     @abstractmethod
     def answers(self, rows: Sequence[Any]) -> list[Any]:
-        """What the rows get."""
+        """Compute the answers to the rows."""
 
 
 class _TextStyle(StockStyle):
@@ -62,7 +62,7 @@ class _TextStyle(StockStyle):
         return super().load()
 
     def joined(self, rows: Sequence[Any]) -> dict[str, torch.Tensor]:
-        """Each row tokenised and padded on its own, then joined to the others."""
+        """Tokenize and pad each row separately, then join the rows."""
         ids = mask = None
         for row in rows:
             inputs = row["inputs"]
@@ -79,81 +79,81 @@ class _TextStyle(StockStyle):
 
 
 class TextClassification(_TextStyle):
-    """The example's mode sequence_classification."""
+    """The example's mode ``sequence_classification``."""
 
     auto_class = "AutoModelForSequenceClassification"
 
     def answers(self, rows: Sequence[Any]) -> list[Any]:
-        """The best label of each text."""
+        """Return the best label of each text."""
         logits = self.model(**self.joined(rows)).logits
         names = self.model.config.id2label
-        return [names[int(logits[place].unsqueeze(0).argmax(1).item())] for place in range(len(rows))]
+        return [names[int(logits[index].unsqueeze(0).argmax(1).item())] for index in range(len(rows))]
 
 
 class TokenClassification(_TextStyle):
-    """The example's mode token_classification."""
+    """The example's mode ``token_classification``."""
 
     auto_class = "AutoModelForTokenClassification"
 
     def answers(self, rows: Sequence[Any]) -> list[Any]:
-        """Each token of each text, padding too, with its best label."""
+        """Return each token of each text, including padding, with its best label."""
         batch = self.joined(rows)
         logits, names = self.model(**batch).logits, self.model.config.id2label
         found = []
-        for place in range(len(rows)):
-            best = logits[place].unsqueeze(0).argmax(2)[0].tolist()
-            tokens = self.tokenizer.tokenize(self.tokenizer.decode(batch["input_ids"][place]))
+        for index in range(len(rows)):
+            best = logits[index].unsqueeze(0).argmax(2)[0].tolist()
+            tokens = self.tokenizer.tokenize(self.tokenizer.decode(batch["input_ids"][index]))
             found.append([(token, names[label]) for token, label in zip(tokens, best, strict=False)])
         return found
 
 
 class QuestionAnswering(_TextStyle):
-    """The example's mode question_answering; what is beyond 150 tokens is not read."""
+    """The example's mode ``question_answering``; text beyond 150 tokens is ignored."""
 
     auto_class = "AutoModelForQuestionAnswering"
 
     def answers(self, rows: Sequence[Any]) -> list[Any]:
-        """The words from the best start to the best end."""
+        """Return the words from the best start to the best end."""
         batch = self.joined(rows)
         output = self.model(**batch)
         found = []
-        for place in range(len(rows)):
-            start = int(output.start_logits[place].argmax())
-            end = int(output.end_logits[place].argmax()) + 1
-            tokens = self.tokenizer.convert_ids_to_tokens(batch["input_ids"][place].tolist()[start:end])
+        for index in range(len(rows)):
+            start = int(output.start_logits[index].argmax())
+            end = int(output.end_logits[index].argmax()) + 1
+            tokens = self.tokenizer.convert_ids_to_tokens(batch["input_ids"][index].tolist()[start:end])
             found.append(self.tokenizer.convert_tokens_to_string(tokens))
         return found
 
 
 class TextGeneration(_TextStyle):
-    """The example's mode text_generation, greedy and of the length that is asked for."""
+    """The example's mode ``text_generation``, with greedy decoding and the requested length."""
 
     auto_class = "AutoModelForCausalLM"
 
     def answers(self, rows: Sequence[Any]) -> list[Any]:
-        """Each text with what follows it."""
+        """Return each text with its continuation."""
         wanted = rows[0]["parameters"]
         output = self.model.generate(**self.joined(rows), do_sample=False, **wanted)
-        return [self.tokenizer.decode(output[place], skip_special_tokens=True) for place in range(len(rows))]
+        return [self.tokenizer.decode(output[index], skip_special_tokens=True) for index in range(len(rows))]
 
 
 class ImageClassification(StockStyle):
-    """ts/torch_handler/image_classifier.py."""
+    """The counterpart of ts/torch_handler/image_classifier.py."""
 
     auto_class = "AutoModelForImageClassification"
 
     def answers(self, rows: Sequence[Any]) -> list[Any]:
-        """Labels and scores of the five best classes; of all where there are fewer."""
+        """Return labels and scores of the five best classes, or of all if there are fewer."""
         scores = self.model(self.images(rows)).logits.softmax(1)
-        best, places = scores.topk(min(5, scores.shape[1]), dim=1)
+        best, indexes = scores.topk(min(5, scores.shape[1]), dim=1)
         names = self.model.config.id2label
         return [
-            {names[place]: score for place, score in zip(own_places, own, strict=True)}
-            for own_places, own in zip(places.tolist(), best.tolist(), strict=True)
+            {names[index]: score for index, score in zip(own_indexes, own, strict=True)}
+            for own_indexes, own in zip(indexes.tolist(), best.tolist(), strict=True)
         ]
 
     def images(self, rows: Sequence[Any]) -> torch.Tensor:
-        """Each file opened, resized, cropped and normalised on its own."""
+        """Open, resize, crop and normalize each file separately."""
         return torch.stack([self._image(row) for row in rows])
 
     def _image(self, row: bytes) -> torch.Tensor:
@@ -170,12 +170,12 @@ class ImageClassification(StockStyle):
 
 
 class ImageSegmentation(ImageClassification):
-    """ts/torch_handler/image_segmenter.py: the best class and its score of every pixel, as lists of numbers."""
+    """The counterpart of ts/torch_handler/image_segmenter.py: class and score of each pixel, as lists."""
 
     auto_class = "AutoModelForSemanticSegmentation"
 
     def answers(self, rows: Sequence[Any]) -> list[Any]:
-        """Class and score of each pixel of each image."""
+        """Return the class and score of each pixel of each image."""
         logits = self.model(self.images(rows)).logits
         logits = torch.nn.functional.interpolate(logits, size=(CROP, CROP), mode="bilinear")
         best = logits.softmax(1).max(dim=1)
@@ -184,14 +184,14 @@ class ImageSegmentation(ImageClassification):
 
 
 class Tensor(StockStyle):
-    """ts/torch_handler/base_handler.py on a TorchScript file."""
+    """The counterpart of ts/torch_handler/base_handler.py with a TorchScript file."""
 
     def load(self) -> Any:
-        """The TorchScript file."""
+        """Load the TorchScript file."""
         return torch.jit.load(str(self.folder / "model.pt"))  # type: ignore[no-untyped-call]
 
     def answers(self, rows: Sequence[Any]) -> list[Any]:
-        """All rows as one tensor, through the model, as lists."""
+        """Run all rows through the model as one tensor and return lists."""
         values = [json.loads(row)["inputs"] if isinstance(row, (bytes, bytearray)) else row["inputs"] for row in rows]
         found: list[Any] = self.model(torch.as_tensor(values)).tolist()
         return found

@@ -1,6 +1,6 @@
-"""What all peers serve: all-MiniLM-L6-v2 as the tutorials of transformers run it, padded to the longest of a batch.
+"""The model that all peers serve: all-MiniLM-L6-v2 as in the transformers tutorials, padded to the longest text.
 
-Runs in the peer's own environment, so nothing of tsbatch is here. Settings come as environment variables.
+Runs in the peer's own environment, so it does not use tsbatch. Environment variables hold the settings.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LONGEST = 256
 
 
 class PaddedEncoder:
-    """Model and tokenizer of one worker."""
+    """The model and tokenizer of one worker."""
 
     def __init__(self) -> None:
         torch.set_num_threads(THREADS)
@@ -30,7 +30,7 @@ class PaddedEncoder:
 
     @torch.inference_mode()
     def vectors(self, texts: Sequence[str]) -> list[list[float]]:
-        """One vector of length 1 a text: the mean of its token states."""
+        """Compute one vector of length 1 per text: the mean of its token states."""
         encoded = self.tokenizer(list(texts), padding=True, truncation=True, max_length=LONGEST, return_tensors="pt")
         states = self.model(**encoded).last_hidden_state
         weights = encoded["attention_mask"].unsqueeze(-1).to(states.dtype)

@@ -1,4 +1,4 @@
-"""LitServe: max_batch_size and batch_timeout of its LitAPI, workers_per_device of its server."""
+"""LitServe app: sets max_batch_size and batch_timeout of its LitAPI, and workers_per_device of its server."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ import litserve
 from padded_encoder import BATCH, DELAY_SECONDS, PORT, WORKERS, PaddedEncoder
 
 
-class Api(litserve.LitAPI):  # type: ignore[misc]  # in an environment of its own
-    """With a batch of 1 LitServe gives single texts, otherwise lists."""
+class Api(litserve.LitAPI):  # type: ignore[misc]  # installed in a separate environment
+    """The API; with a batch size of 1 LitServe passes single texts, otherwise lists."""
 
     def setup(self, device: Any) -> None:
-        """Load the model, once a worker."""
+        """Load the model, once per worker."""
         del device
         self.encoder = PaddedEncoder()
 
-    def decode_request(self, request):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201  LitServe goes by these
-        """The text."""
+    def decode_request(self, request):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201  LitServe reads annotations
+        """Extract the text."""
         return request["inputs"]
 
     def predict(self, texts: Any) -> Any:
-        """Vectors of the batch, or the vector of the one text."""
+        """Compute the vectors of the batch, or the vector of the single text."""
         return self.encoder.vectors([texts])[0] if isinstance(texts, str) else self.encoder.vectors(texts)
 
     def encode_response(self, vector: Any) -> dict[str, Any]:
-        """One answer."""
+        """Build one answer."""
         return {"embedding": vector}
 
 

@@ -1,4 +1,4 @@
-"""Ray Serve: @serve.batch in each replica."""
+"""Ray Serve app: @serve.batch in each replica."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class Encoder:
 
     @serve.batch(max_batch_size=BATCH, batch_wait_timeout_s=DELAY_SECONDS)  # type: ignore[untyped-decorator]
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """Vectors of a batch; in a thread, so that the next requests are read meanwhile."""
+        """Compute the vectors of a batch in a thread, so that the replica can read the next requests meanwhile."""
         return await asyncio.to_thread(self.encoder.vectors, texts)
 
     async def __call__(self, request: Any) -> dict[str, Any]:
-        """One answer."""
+        """Answer one request."""
         return {"embedding": await self.embed((await request.json())["inputs"])}
 
 
 def stay_on_this_machine() -> None:
-    """Have a replica's own gRPC server, and HAProxy, listen on 127.0.0.1, where Ray would take every address."""
+    """Make a replica's gRPC server and HAProxy listen on 127.0.0.1; Ray would use all addresses."""
     from ray.serve._private import replica
 
     if os.environ.get("RAY_SERVE_ENABLE_HA_PROXY") == "1":

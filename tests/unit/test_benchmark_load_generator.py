@@ -42,7 +42,7 @@ def test_what_misses_the_goal_is_named():
     assert shortfalls([good, {**good, "rate": 1.0}]) == [], "a single client waits"
     assert shortfalls([{**good, "rate": 2000.0}]) == ["2000 requests/s at most"]
     assert shortfalls([{**good, "per_cpu_second": 2999.0, "failed": 2}]) == [
-        "8 clients: 2999 for a CPU second",
+        "8 clients: 2999 requests per CPU second",
         "8 clients: 2 failed",
     ]
 

@@ -109,7 +109,7 @@ def test_a_peer_takes_part_with_its_best_and_its_best_dynamic_setting(compared):
 
 def test_the_tables_name_who_is_missing(compared):
     report = peers.report(compared.figures())
-    assert "infinity-emb took no part: it cannot be installed: no such package." in report
+    assert "infinity-emb was not measured: it cannot be installed: no such package." in report
     assert "| LitServe | 2 workers × 1 thread, batch 32 | 20.5 (20.0 to 21.0) | 1 / 2 | 4.90 (4.81 to 5.00) |" in report
     assert "| tsbatch on TorchServe | 2 workers × default threads, batch 16, delay 5 ms, openvino | 100.5" in report
 
@@ -133,7 +133,7 @@ def test_a_peer_that_fails_twice_is_missing(monkeypatch, compared):
     comparison.say = lambda message: None
     monkeypatch.setattr(peers, "serving", serving)
     comparison.take_turn(PeerSystem("litserve", 2, 1, 32), CASE, 2)
-    assert "LitServe took no part: it failed twice with 2 workers × 1 thread, batch 32: no answer." in (
+    assert "LitServe was not measured: it failed twice with 2 workers × 1 thread, batch 32: no answer." in (
         peers.report(compared.figures())
     )
     assert {run.system for run in compared.runs} == {None}
@@ -153,7 +153,7 @@ def test_a_chunked_answer_is_whole_with_its_last_chunk():
     assert (is_whole(head, b"hell"), is_whole(head, b"hello")) == (False, True)
 
 
-def test_load_time_tells_how_much_sooner_and_how_much_memory():
+def test_load_time_reports_the_speedup_and_the_memory():
     results = load_time.Results(weights=1_000_000_000)
     for cold in (False, True):
         for way, seconds in (("archive", 5.0), ("folder", 4.0), ("stock", 20.0)):
@@ -168,7 +168,7 @@ def test_load_time_tells_how_much_sooner_and_how_much_memory():
     results.starts = [start for start in results.starts if start.way != "folder"]
     results.starts.append(load_time.Start("folder", False, 0, 5.0, 5.1))
     missed = [target.what for target in load_time.wanted_of(results.figures()) if not target.met]
-    assert missed == ["× sooner: tsbatch, --format folder"]
+    assert missed == ["× faster: tsbatch, --format folder"]
 
 
 @pytest.mark.skipif(not hasattr(load_time.os, "posix_fadvise"), reason="Linux alone has it")
