@@ -1,1 +1,1 @@
-"""Loading models, and the engines that run them."""
+"""Load models, and run them with engines."""

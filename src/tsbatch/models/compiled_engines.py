@@ -1,4 +1,4 @@
-"""The engines that PyTorch makes from the model at load: torch.compile, TorchScript, torch.export."""
+"""Engines that PyTorch creates from the model at load time: torch.compile, TorchScript, torch.export."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tsbatch.models.export_wrappers import Positional, by_name, open_shapes
 
 
 class Compile(Engine):
-    """torch.compile with dynamic shapes. Compiled once for each user and machine; later starts read the cache."""
+    """torch.compile with dynamic shapes. Compiled once per user and machine; later starts read the cache."""
 
     name = "compile"
     dtypes = tuple(FLOATS)
     start_seconds = 600
 
     def missing(self, *, to_export: bool = False) -> str | None:
-        """A C++ compiler may be missing."""
+        """Report a missing C++ compiler."""
         del to_export  # it compiles when it starts
         usual = {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
         compiler = os.environ.get("CXX", usual)
@@ -32,24 +32,24 @@ class Compile(Engine):
         return f"needs a C++ compiler and there is no {compiler}: install one (apt-get install g++), or set CXX"
 
     def start(self, source: Source) -> Forward:
-        """Compiles what the warm-up might not reach: one row, and several."""
+        """Compile for one row and for several, which the warm-up might not cover."""
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(_private_cache()))
         with warnings.catch_warnings(), torch.inference_mode():  # as in the loop: compiled code depends on the mode
-            warnings.simplefilter("ignore")  # of PyTorch's own making
+            warnings.simplefilter("ignore")  # caused by PyTorch itself
             forward: Forward = torch.compile(source.model.forward, dynamic=True)
-            for rows in (1, source.rows):  # PyTorch compiles sizes of 1 apart
+            for rows in (1, source.rows):  # PyTorch compiles size 1 separately
                 forward(**{name: tensor[:rows] for name, tensor in source.batch.items()})
         return forward
 
 
 class TorchScript(Engine):
-    """torch.jit.trace; PyTorch deprecates it, and on some machines it is a little quicker than eager one by one."""
+    """torch.jit.trace: deprecated by PyTorch, but on some machines a little faster than eager for single requests."""
 
     name = "torchscript"
     dtypes = tuple(FLOATS)
 
     def start(self, source: Source) -> Forward:
-        """Traces over the example; padding and lengths stay variable."""
+        """Trace the model with the example; padding and lengths stay variable."""
         model = Positional(source)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # deprecation, and shapes that the model checks in Python
@@ -60,14 +60,14 @@ class TorchScript(Engine):
 
 
 class Export(Engine):
-    """torch.export: the program without the model's Python."""
+    """torch.export: the program without the model's Python code."""
 
     name = "export"
     dtypes = tuple(FLOATS)
     start_seconds = 120
 
     def start(self, source: Source) -> Forward:
-        """Exports with rows and length left open."""
+        """Export with open batch size and length."""
         model = Positional(source)
         program: Any = torch.export.export(
             model, tuple(source.batch.values()), dynamic_shapes=open_shapes(model.inputs)
@@ -76,7 +76,7 @@ class Export(Engine):
 
 
 def _private_cache() -> Path:
-    """A folder of this user's own: what lies in it is run."""
+    """Return a folder that only this user can write, because its contents are executed."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(home) / "tsbatch" / "compiled"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -1,14 +1,14 @@
-"""Engines: what computes a transformers model's forward pass, behind one small interface.
+"""Engines: implementations of a transformers model's forward pass, behind one small interface.
 
 ::
 
-    at packaging   engine.export(source)     files for the archive, for engines that need some
-    at load        engine.start(source)      the forward pass, called as the model's own
+    at packaging   engine.export(source)     files for the archive, if the engine needs any
+    at load        engine.start(source)      the forward pass, called like the model's own
 
-``eager`` is PyTorch as it is, and the only one that can run packed: it wins wherever lengths are mixed. The others
-get padded batches. Which one pays on a machine is measured by ``tsbatch package --engine auto``.
+``eager`` is unmodified PyTorch and the only engine that can run packed, so it is fastest for mixed lengths. The others
+get padded batches. ``tsbatch package --engine auto`` measures which engine is fastest on a machine.
 
-A package adds its own with an entry point of the group ``tsbatch.engines``: a subclass of :class:`Engine`.
+A package adds an engine with an entry point of the group ``tsbatch.engines``: a subclass of :class:`Engine`.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ FLOATS: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What an engine works from.
+    """The input of an engine.
 
     Attributes:
-        model: the transformers model, locked; already in float32, bfloat16 or float16 if that was asked for.
-        batch: an example of what it is called with, of several rows of different lengths.
+        model: the transformers model, locked; already converted if float32, bfloat16 or float16 was requested.
+        batch: example inputs of several rows of different lengths.
         folder: the unpacked archive; to export, an empty folder whose files go to the root of the archive.
-        dtype: what to compute with.
+        dtype: the data type of the computation.
     """
 
     model: Any
@@ -52,26 +52,26 @@ class Source:
 
     @property
     def rows(self) -> int:
-        """How many rows the example has."""
+        """The number of rows of the example."""
         return len(next(iter(self.batch.values())))
 
     def cast(self) -> None:
-        """Put the model into the dtype, if it is one of FLOATS."""
+        """Convert the model to the dtype, if it is one of FLOATS."""
         if self.dtype in FLOATS:
             self.model.to(FLOATS[self.dtype])
 
 
 class Engine:
-    """One way to compute. Override :meth:`start`, and :meth:`export` if it needs files of its own.
+    """Base class of engines. Override :meth:`start`, and :meth:`export` if the engine needs its own files.
 
     Attributes:
         name: as in ``tsbatch.engine`` of model-config.yaml.
-        dtypes: what it can compute with, besides ``auto``.
-        packs: it runs the model's own modules, so that batches without padding are possible.
-        needs: modules it cannot do without at load; ``exports_with`` those for :meth:`export`.
+        dtypes: the supported data types, besides ``auto``.
+        packs: whether it runs the model's own modules, so that batches without padding are possible.
+        needs: modules required at load; ``exports_with``: additional modules for :meth:`export`.
         remedy: what to do when they are missing.
-        cpu_only: it cannot use a GPU.
-        exports: :meth:`export` writes files.
+        cpu_only: whether it cannot use a GPU.
+        exports: whether :meth:`export` writes files.
         start_seconds: how long :meth:`start` may take when nothing is cached; the archive's startupTimeout allows it.
     """
 
@@ -86,28 +86,28 @@ class Engine:
     start_seconds: ClassVar[int] = 0
 
     def missing(self, *, to_export: bool = False) -> str | None:
-        """Why it cannot work here and what to do, in one line; None when it can."""
+        """Return why it cannot work here and what to do, in one line; None if it can."""
         wanted = (*self.needs, *(self.exports_with if to_export else ()))
         absent = [module for module in wanted if importlib.util.find_spec(module) is None]
         return f"needs {', '.join(absent)}: {self.remedy}" if absent else None
 
     def export(self, source: Source) -> None:
-        """Write into ``source.folder`` what :meth:`start` will find in the archive; most engines need nothing."""
+        """Write the files that :meth:`start` reads from the archive into ``source.folder``; most engines need none."""
 
     def start(self, source: Source) -> Forward | None:
-        """The forward pass: what to call in place of ``source.model.forward``, or None to leave that."""
+        """Return the replacement of ``source.model.forward``, or None to keep it."""
         raise NotImplementedError
 
 
 class Eager(Engine):
-    """PyTorch as it is; packed wherever the model allows."""
+    """Unmodified PyTorch; packed if the model allows it."""
 
     name = "eager"
     dtypes = (*FLOATS, "int8")
     packs = True
 
     def start(self, source: Source) -> None:
-        """Leaves the model's forward pass; with int8 its linear layers are replaced."""
+        """Keep the model's forward pass; with int8, replace its linear layers."""
         if source.dtype == "int8":
             _quantize(source.model)
 
@@ -126,16 +126,16 @@ _OWN: Final = {
 
 
 def engine_names() -> list[str]:
-    """The known engines: tsbatch's own, then those of installed packages."""
+    """Return the known engines: those of tsbatch, then those of installed packages."""
     return [*_OWN, *sorted(point.name for point in entry_points(group=GROUP) if point.name not in _OWN)]
 
 
 def find_engine(name: str) -> Engine:
-    """The engine of that name.
+    """Return the engine with this name.
 
     Raises:
-        SettingsError: there is none; the nearest name is named.
-        LoadError: the package that should bring it is broken.
+        SettingsError: there is none; the message suggests the nearest name.
+        LoadError: the package that provides it is broken.
     """
     for point in [_OWN[name]] if name in _OWN else entry_points(group=GROUP, name=name):
         try:
@@ -149,12 +149,12 @@ def find_engine(name: str) -> Engine:
 
 
 def wanted_engine(settings: Settings, device: torch.device, *, any_engine: bool) -> Engine:
-    """The engine that ``settings`` ask for, known to work here.
+    """Return the engine that ``settings`` ask for, after checking that it works here.
 
     Args:
-        settings: ``engine`` and ``dtype`` count.
-        device: where the model will be.
-        any_engine: whether the handler knows engines; otherwise only the defaults will do.
+        settings: ``engine`` and ``dtype`` are used.
+        device: the device of the model.
+        any_engine: whether the handler supports engines; otherwise only the defaults are allowed.
 
     Raises:
         LoadError: it does not exist or cannot work here.
@@ -169,10 +169,10 @@ def wanted_engine(settings: Settings, device: torch.device, *, any_engine: bool)
 
 
 def check_engine(engine: Engine, dtype: Dtype, device: torch.device, *, to_export: bool = False) -> None:
-    """See that the engine can work here.
+    """Check that the engine can work here.
 
     Raises:
-        SettingsError: it has no such dtype, or cannot use the device.
+        SettingsError: it does not support the dtype or the device.
         LoadError: something is not installed.
     """
     if dtype not in ("auto", *engine.dtypes):
@@ -190,10 +190,10 @@ def check_engine(engine: Engine, dtype: Dtype, device: torch.device, *, to_expor
 
 
 def start_engine(engine: Engine, source: Source) -> None:
-    """Have the engine compute ``source.model.forward``; ``del model.forward`` takes it back.
+    """Replace ``source.model.forward`` with the engine's; ``del model.forward`` undoes this.
 
     Raises:
-        LoadError: the engine said no, in one line.
+        LoadError: the engine failed; the message is one line.
     """
     source.cast()
     forward = _checked(engine, engine.start, source)
@@ -202,10 +202,10 @@ def start_engine(engine: Engine, source: Source) -> None:
 
 
 def export_engine(engine: Engine, source: Source) -> None:
-    """Have the engine write its files into ``source.folder``, from the model in float32.
+    """Let the engine write its files into ``source.folder``, from the model in float32.
 
     Raises:
-        LoadError: the engine said no, in one line.
+        LoadError: the engine failed; the message is one line.
     """
     source.model.float()
     _checked(engine, engine.export, source)
@@ -221,9 +221,9 @@ def _checked(engine: Engine, step: Callable[[Source], Any], source: Source) -> A
 
 
 def _quantize(model: Any) -> None:
-    """Linear layers with int8 weights, one scale a row; activations are quantised while they run."""
+    """Replace linear layers by ones with int8 weights, one scale per row, and dynamically quantised activations."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch deprecates this without anything of its own in its place
+        warnings.simplefilter("ignore")  # torch deprecates this without offering a replacement of its own
         try:
             from torch.ao.quantization import per_channel_dynamic_qconfig, quantize_dynamic
         except ImportError:

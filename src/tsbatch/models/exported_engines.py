@@ -1,4 +1,4 @@
-"""The engines that run a file, exported from the model when it was packed: ONNX Runtime, OpenVINO."""
+"""Engines that run a file exported from the model at packaging: ONNX Runtime, OpenVINO."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class OnnxRuntime(Engine):
     file: ClassVar[str] = "model.onnx"
 
     def export(self, source: Source) -> None:
-        """Exports with rows and length left open; int8 quantises the weights, and activations while it runs."""
+        """Export with open batch size and length; int8 quantises the weights, and activations dynamically."""
         model = Positional(source)
         whole = source.folder / self.file
         weights = sum(parameter.nbytes for parameter in source.model.parameters())
@@ -41,14 +41,14 @@ class OnnxRuntime(Engine):
                 output_names=model.outputs,
                 dynamo=True,
                 dynamic_shapes=open_shapes(model.inputs),
-                external_data=weights > 1_500_000_000,  # an ONNX file ends at 2 GB
+                external_data=weights > 1_500_000_000,  # an ONNX file is limited to 2 GB
                 verbose=False,
             )
         if source.dtype == "int8":
             _quantize_onnx(whole)
 
     def start(self, source: Source) -> Forward:
-        """A session with this worker's share of the cores."""
+        """Open a session with this worker's share of the cores."""
         session = open_session(in_archive(self, source, self.file))
         inputs = [entry.name for entry in session.get_inputs()]
         outputs = [entry.name for entry in session.get_outputs()]
@@ -66,7 +66,7 @@ class OpenVino(Engine):
     file: ClassVar[str] = "openvino_model.xml"
 
     def export(self, source: Source) -> None:
-        """Converts with rows and length left open."""
+        """Convert with open batch size and length."""
         import openvino
 
         model = Positional(source)
@@ -80,11 +80,11 @@ class OpenVino(Engine):
         openvino.save_model(converted, source.folder / self.file, compress_to_fp16=False)
 
     def start(self, source: Source) -> Forward:
-        """Compiled for this worker's share of the cores."""
+        """Compile for this worker's share of the cores."""
         import openvino
 
         options = {
-            "INFERENCE_PRECISION_HINT": "f32",  # newer CPUs would use bfloat16 unasked
+            "INFERENCE_PRECISION_HINT": "f32",  # newer CPUs would use bfloat16 by default
             "INFERENCE_NUM_THREADS": torch.get_num_threads(),
             "ENABLE_CPU_PINNING": False,  # two workers would be pinned to the same cores
             "PERFORMANCE_HINT": "LATENCY",
@@ -96,7 +96,7 @@ class OpenVino(Engine):
 
 
 def in_archive(engine: Engine, source: Source, name: str) -> Path:
-    """The engine's file in the unpacked archive.
+    """Return the path of the engine's file in the unpacked archive.
 
     Raises:
         LoadError: it was not exported.

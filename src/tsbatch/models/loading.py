@@ -1,7 +1,7 @@
-"""Weights into a model without copying them twice, and the model locked for inference.
+"""Load a model with its weights, without copying them twice, and lock it for inference.
 
-On the CPU weights are memory-mapped: N workers then share one copy of them in the page cache and loading costs
-no more than reading.
+On the CPU, weights are memory-mapped: all workers share one copy in the page cache, and loading costs no more than
+reading.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from tsbatch.models.file_kinds import PROGRAMS, STATE_DICTS
 
 
 def load_any(model_dir: Path, section: Mapping[str, Any], device: torch.device) -> Any:
-    """The model that was packed, by what the manifest names or, without names, by what lies in the folder.
+    """Load the packaged model: the files that the manifest names, or else the only program in the folder.
 
     Args:
         model_dir: the unpacked archive.
         section: ``model`` of MANIFEST.json; ``modelFile`` is the module with the one class, ``serializedFile`` the
             weights, the TorchScript archive (.pt), the exported program (.pt2) or the ONNX graph (.onnx).
-        device: where to put it.
+        device: the device of the model.
 
     Raises:
-        LoadError: nothing to load, or not loadable.
+        LoadError: there is nothing to load, or it cannot be loaded.
     """
     serialized, module_file = section.get("serializedFile"), section.get("modelFile")
     if module_file:
@@ -55,12 +55,12 @@ def load_any(model_dir: Path, section: Mapping[str, Any], device: torch.device) 
 
 
 def load_weights(module: torch.nn.Module, path: Path, device: torch.device) -> torch.nn.Module:
-    """``module`` with the weights in ``path``, memory-mapped on the CPU.
+    """Return ``module`` with the weights in ``path``, memory-mapped on the CPU.
 
-    A pickled state dict that ``tsbatch package`` made into safetensors is found under its old name too.
+    A pickled state dict that ``tsbatch package`` converted to safetensors is also found under its old name.
 
     Raises:
-        LoadError: no such file, an unknown kind, or weights that do not fit the module.
+        LoadError: the file is missing or of an unknown format, or the weights do not fit the module.
     """
     if not path.is_file() and path.with_suffix(".safetensors").is_file():
         path = path.with_suffix(".safetensors")
@@ -76,7 +76,7 @@ def load_weights(module: torch.nn.Module, path: Path, device: torch.device) -> t
 
 
 def lock(model: Any) -> None:
-    """Inference state for good: evaluation mode, no gradients."""
+    """Set the model to evaluation mode without gradients."""
     if not isinstance(model, torch.nn.Module):
         return
     with suppress(NotImplementedError):  # an exported program stays in the mode it was exported in
@@ -91,7 +91,7 @@ def _read_weights(path: Path, device: torch.device) -> dict[str, Any]:
             from safetensors.torch import load_file
 
             return load_file(path, device=str(device))
-        mapped = zipfile.is_zipfile(path)  # files from before torch 1.6 are none and cannot be memory-mapped
+        mapped = zipfile.is_zipfile(path)  # files from before torch 1.6 are not, and cannot be memory-mapped
         return dict(torch.load(path, map_location=device, weights_only=True, mmap=mapped))
     except pickle.UnpicklingError:
         raise LoadError(
@@ -139,7 +139,7 @@ def _only_program(model_dir: Path) -> Path:
 def _load_torchscript(path: Path, device: torch.device) -> Any:
     try:
         with warnings.catch_warnings():
-            # torch 2.13 deprecates TorchScript; people go on having such files, and the operator knows.
+            # torch 2.13 deprecates TorchScript, but such files remain in use and the operator cannot change that.
             warnings.simplefilter("ignore", DeprecationWarning)
             return torch.jit.load(path, map_location=device)  # type: ignore[no-untyped-call]
     except (RuntimeError, ValueError) as error:

@@ -17,7 +17,7 @@ DTYPES: Final = {
     "float16": "float16",
     **{name: name for name in ("int8", "int16", "int32", "int64", "uint8")},
 }
-"""NumPy's names for the element types of a graph."""
+"""NumPy names of the element types of a graph."""
 
 
 def open_session(path: Path, *providers: str) -> Any:
@@ -36,18 +36,18 @@ def open_session(path: Path, *providers: str) -> Any:
 
 
 class OnnxGraph:
-    """What ``load_any`` makes of a ``.onnx`` file; called as a module is.
+    """A model loaded from a ``.onnx`` file; called like a module.
 
     Args:
-        path: the graph; weights that it keeps in other files lie beside it.
-        device: a GPU is used where ONNX Runtime has its provider.
+        path: the graph; external weight files are next to it.
+        device: a GPU is used if ONNX Runtime has a provider for it.
 
     Attributes:
         signature: of each input the name, the shape (a size that is left open is a name or None) and the dtype, None
             for one that DTYPES lacks.
 
     Raises:
-        LoadError: ONNX Runtime is not installed, or does not take the file.
+        LoadError: ONNX Runtime is not installed, or cannot load the file.
     """
 
     def __init__(self, path: Path, device: torch.device) -> None:
@@ -72,7 +72,7 @@ class OnnxGraph:
         self._outputs = [entry.name for entry in self._session.get_outputs()]
 
     def __call__(self, *tensors: torch.Tensor, **named: torch.Tensor) -> Any:
-        """One forward pass: inputs by position or name; one tensor, or a mapping when there are several outputs."""
+        """Run one forward pass: inputs by position or name; one tensor, or a mapping if there are several outputs."""
         given = {**dict(zip(self._inputs, tensors, strict=False)), **named}
         arrays = {name: tensor.cpu().numpy() for name, tensor in given.items() if name in self._inputs}
         found = [torch.from_numpy(array) for array in self._session.run(self._outputs, arrays)]

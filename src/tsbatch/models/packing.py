@@ -6,11 +6,11 @@
                               positions restarted                                           pooler, heads
 
 Attention is kept inside each sequence by an attention function registered through transformers' public interface.
-Sequences are sorted by length, so that those of one length share a call of the kernel on views, without a copy.
-Heads and poolers see states of shape (n, longest, h), as ever: those that take ``states[:, 0]`` stay right.
+Sequences are sorted by length, so that those of equal length share a kernel call on views, without a copy.
+Heads and poolers receive states of shape (n, longest, h) as usual, so those that use ``states[:, 0]`` stay correct.
 
-Some architectures never call a registered function and would silently answer wrongly (MPNet, DeBERTa-v2, XLM). So
-packing must prove itself on examples when the worker loads, or it is not used.
+Some architectures never call a registered function and would silently give wrong answers (MPNet, DeBERTa-v2, XLM). So
+packing is used only if it passes a check on examples when the worker loads.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class Layout:
     """Where each sequence lies in the packed row.
 
     Attributes:
-        tokens: for each token of the row, its place in the flattened padded batch.
-        positions: for each token of the row, its place in its sequence.
-        groups: runs of sequences of one length: their number and their length.
-        calls: how often attention was computed over this layout.
+        tokens: for each token of the row, its index in the flattened padded batch.
+        positions: for each token of the row, its position in its sequence.
+        groups: for each distinct length, the number of sequences and the length.
+        calls: how often attention was computed with this layout.
     """
 
     tokens: torch.Tensor
@@ -56,7 +56,7 @@ class Layout:
 
     @classmethod
     def of(cls, mask: torch.Tensor) -> Layout:
-        """The layout of a padded batch, from its attention mask (n, longest); padding on the right."""
+        """Return the layout of a padded batch, from its attention mask (n, longest); padding on the right."""
         lengths = mask.sum(1).cpu().numpy()
         order = np.argsort(-lengths, kind="stable")
         ordered = lengths[order]
@@ -67,8 +67,8 @@ class Layout:
         return cls(torch.from_numpy(tokens).to(mask.device), torch.from_numpy(positions).to(mask.device), groups)
 
     def parts(self, row: torch.Tensor) -> list[torch.Tensor]:
-        """``row`` (1, heads, tokens, width) as one view (number, heads, length, width) for each group."""
-        # Few calls, on one cut of the row: with short texts they cost as much as the attention itself.
+        """Split ``row`` (1, heads, tokens, width) into one view (number, heads, length, width) for each group."""
+        # Few calls on a single split of the row: with short texts, they cost as much as the attention itself.
         sizes = [count * length for count, length in self.groups]
         pieces: tuple[torch.Tensor, ...] = row.split(sizes, dim=2)  # type: ignore[no-untyped-call]
         return [
@@ -77,7 +77,7 @@ class Layout:
         ]
 
     def band(self, length: int, window: int, device: torch.device) -> torch.Tensor:
-        """The mask of attention to tokens less than ``window`` away, shape (length, length)."""
+        """Return the mask of attention to tokens less than ``window`` away, shape (length, length)."""
         key = (length, window)
         if key not in self.bands:
             positions = torch.arange(length, device=device)
@@ -86,7 +86,7 @@ class Layout:
 
 
 class _State:
-    """The layout that the forward pass under way works on; one worker runs one pass at a time."""
+    """The layout of the current forward pass; a worker runs one pass at a time."""
 
     layout: Layout | None = None
 
@@ -101,17 +101,17 @@ def attention(
     sliding_window: int | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention inside each sequence of the packed row; outside a packed pass what transformers does with SDPA.
+    """Compute attention within each sequence of the packed row; outside a packed pass, as transformers does with SDPA.
 
     Args:
         module: the attention layer.
         query: shape (1, heads, tokens, width); ``key`` and ``value`` alike, perhaps with fewer heads.
         key: see ``query``.
         value: see ``query``.
-        attention_mask: used outside a packed pass alone.
+        attention_mask: used only outside a packed pass.
         scaling: factor on the scores; None for 1/sqrt(width).
-        sliding_window: attend to tokens less than so many places away.
-        options: passed on outside a packed pass; what would change the answer inside one is refused.
+        sliding_window: attend only to tokens less than this many positions away.
+        options: passed on outside a packed pass; inside one, options that would change the result are refused.
 
     Returns:
         Shape (1, tokens, heads, width), and None for the weights.
@@ -143,7 +143,7 @@ def _refuse_what_is_not_kept(module: torch.nn.Module, options: dict[str, Any]) -
 
 
 def _no_mask(*args: Any, **options: Any) -> torch.Tensor | None:
-    """The mask function: a packed pass needs none, any other gets what SDPA would."""
+    """Return no mask in a packed pass, and the SDPA mask in any other."""
     if _State.layout is not None:
         return None
     from transformers.masking_utils import sdpa_mask
@@ -155,8 +155,8 @@ def _no_mask(*args: Any, **options: Any) -> torch.Tensor | None:
 class PackedEncoder:
     """A transformers model whose encoder runs packed while :attr:`on` is true.
 
-    The model is called as ever, with padded ``input_ids`` and ``attention_mask``; its base model packs on the way
-    in and unpacks on the way out.
+    The model is called as usual, with padded ``input_ids`` and ``attention_mask``; its base model packs the inputs
+    and unpacks the outputs.
     """
 
     def __init__(self, model: Any) -> None:
@@ -172,14 +172,14 @@ class PackedEncoder:
         self.base.forward = self._packed_forward
 
     def remove(self) -> None:
-        """Put the model back as it was."""
+        """Restore the original model."""
         self.on = False
         self.base.forward = self._forward
         self.model.set_attn_implementation(self._before)
 
     @contextmanager
     def switched_on(self, on: bool) -> Iterator[None]:
-        """Packed, or not, for a while."""
+        """Turn packing on or off temporarily."""
         before, self.on = self.on, on
         try:
             yield
@@ -222,7 +222,7 @@ class PackedEncoder:
 
     def _pooled(self, states: torch.Tensor) -> torch.Tensor:
         pooler = self.base.pooler
-        if hasattr(self.base, "pooler_activation"):  # ALBERT takes the first token outside of its pooler
+        if hasattr(self.base, "pooler_activation"):  # ALBERT selects the first token outside its pooler
             pooled: torch.Tensor = self.base.pooler_activation(pooler(states[:, 0]))
         else:
             pooled = pooler(states)
@@ -238,7 +238,7 @@ def _register() -> None:
 
 
 def _first_position(base: Any) -> int:
-    """RoBERTa's family counts positions from padding_idx + 1; the others from 0."""
+    """Return the first position: padding_idx + 1 in the RoBERTa family, otherwise 0."""
     embeddings = getattr(base, "embeddings", None)
     shifted = hasattr(embeddings, "create_position_ids_from_input_ids")
     padding = getattr(embeddings, "padding_idx", None)
@@ -246,11 +246,11 @@ def _first_position(base: Any) -> int:
 
 
 def prove(encoder: PackedEncoder, batch: dict[str, torch.Tensor]) -> str | None:
-    """Why packing must not be used with this model, or None when it gives the same states.
+    """Return why packing must not be used with this model, or None if it gives the same states.
 
     Args:
         encoder: the model.
-        batch: padded examples of mixed lengths, the longest that clients may send among them.
+        batch: padded examples of mixed lengths, including the longest that clients may send.
     """
     with torch.inference_mode():
         with encoder.switched_on(False):
@@ -279,6 +279,6 @@ def _row(batch: dict[str, torch.Tensor], index: int) -> dict[str, torch.Tensor]:
 
 
 def _distance(one: torch.Tensor, other: torch.Tensor) -> float:
-    """The largest 1 - cosine of any token, not a number when there is one."""
+    """Return the largest 1 - cosine of any token; NaN if any is NaN."""
     cosine = torch.nn.functional.cosine_similarity(one.double(), other.double(), dim=-1)
     return float((1 - cosine).max())

@@ -1,1 +1,1 @@
-"""Handlers in tests and scripts: batch invariance, the pytest plugin, offline batches."""
+"""Tools to test and run handlers without a server: batch invariance, pytest plugin, offline batches."""

@@ -1,8 +1,7 @@
-"""The assertion that batching changes no answer.
+"""The assertion that batching does not change answers.
 
-A request's answer may depend on nothing but the request: not on its neighbours in the batch, their number or order,
-nor on what was asked before. Floating-point sums do depend a little on the shape they are computed in; hence the
-tolerance.
+An answer may depend only on its request: not on the other requests of the batch, their number or order, nor on earlier
+requests. Floating-point sums depend slightly on the shape of the computation, hence the tolerance.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class _Tolerance:
     atol: float
 
     def takes(self, alone: float, batched: float) -> bool:
-        # Equal covers infinities; NaN is an answer too, and the same one.
+        # Equality covers infinities; NaN counts as equal to NaN.
         both_nan = math.isnan(alone) and math.isnan(batched)
         return alone == batched or both_nan or abs(alone - batched) <= self.atol + self.rtol * abs(alone)
 
@@ -43,24 +42,24 @@ def assert_batch_invariant(
     batch_sizes: Sequence[int] | None = None,
     seed: int = 0,
 ) -> None:
-    """Assert that each request gets the same answer alone and in any company.
+    """Assert that each request gets the same answer alone and in any batch.
 
-    Each request is asked alone; then all of them in batches of each size and in one batch, in their own order, reversed
-    and shuffled; then alone again. Statuses, content types, JSON structure and strings must be equal, numbers within
+    Each request is sent alone; then all are sent in batches of each size and in one batch, in the given order,
+    reversed and shuffled; then each alone again. Statuses, content types, JSON structure and strings must be equal, numbers within
     ``atol + rtol * abs(alone)``; a body that is not JSON must be the same bytes. Headers are not compared: timings
     differ.
 
     Args:
         runner: the handler.
-        requests: at least two, as for ``HandlerRunner.predict``; let them differ in length.
+        requests: at least two, as for ``HandlerRunner.predict``, preferably of different lengths.
         rtol: relative tolerance.
         atol: absolute tolerance.
         batch_sizes: sizes up to the runner's ``batch_size``; None for those of 1, 2, 3 and 7 that are.
-        seed: of the shuffled order.
+        seed: the seed of the shuffled order.
 
     Raises:
-        AssertionError: names the request, the batch it was in, the place in the JSON and both values.
-        ValueError: fewer than two requests, or a batch size the runner does not allow.
+        AssertionError: an answer differs; the message has the request, its batch, the path in the JSON and both values.
+        ValueError: fewer than two requests, or a batch size that the runner does not allow.
     """
     __tracebackhide__ = True
     calls = [Call.of(request) for request in requests]

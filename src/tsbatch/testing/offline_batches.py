@@ -1,4 +1,4 @@
-"""A file of requests through a handler: line in, line out, in order, in constant memory."""
+"""Run a file of requests through a handler: one line in, one line out, in order, in constant memory."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ JSON_LINE, TEXT_LINE = "application/json", "text/plain"
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the requests.
+    """The outcome of the requests.
 
     Attributes:
         statuses: number of answers by HTTP status.
         batches: number of batches.
         seconds: time from the first batch to the last answer.
-        reasons: why batches ended the worker, each reason once.
+        reasons: why batches killed the worker, each reason once.
     """
 
     statuses: Counter[int] = field(default_factory=Counter)
@@ -39,7 +39,7 @@ class Tally:
 
     @property
     def requests(self) -> int:
-        """How many requests were answered."""
+        """The number of answered requests."""
         return self.statuses.total()
 
     @property
@@ -49,22 +49,22 @@ class Tally:
 
     @property
     def rate(self) -> float:
-        """Requests a second; 0 when there was none."""
+        """Requests per second; 0 if there were none."""
         return self.requests / self.seconds if self.requests else 0.0
 
 
 def run_lines(
     runner: HandlerRunner, source: BinaryIO, sink: BinaryIO, tally: Tally, *, content_type: str, step: console.Step
 ) -> None:
-    """Answer every line of ``source`` into ``sink``, one batch at a time.
+    """Write the answer to every line of ``source`` to ``sink``, one batch at a time.
 
     Args:
-        runner: the handler; its ``batch_size`` is how many lines travel together.
-        source: one request's body a line.
-        sink: gets ``{"index", "status", "body"}`` a line, flushed after every batch.
-        tally: is kept up to date, so that it is right also when this is interrupted.
-        content_type: the content type that the lines are posted with.
-        step: is advanced by the bytes read.
+        runner: the handler; its ``batch_size`` is the number of lines in a batch.
+        source: one request body per line.
+        sink: gets one ``{"index", "status", "body"}`` per line, flushed after every batch.
+        tally: updated after every batch, so that it is correct even after an interruption.
+        content_type: the content type of the requests.
+        step: advanced by the number of bytes read.
     """
     began = time.perf_counter()
     for lines in _batches(source, runner.batch_size):
@@ -91,7 +91,7 @@ def _ask(runner: HandlerRunner, calls: list[Call], tally: Tally) -> list[Answer]
         if reason not in tally.reasons:
             tally.reasons.append(reason)
             console.say(f"the worker would have died: {reason}")
-        # A server starts a new worker and goes on; so does this.
+        # A server would start a new worker and continue; so does this function.
         return failed_batch([""] * len(calls), 500, "Worker died.")
 
 
@@ -107,7 +107,7 @@ def _body(answer: Answer) -> Any:
         except orjson.JSONDecodeError:
             pass
         else:
-            # As it was written where it fits on a line: no digit of a number changes.
+            # Keep the original text if it is a single line, so that no digit of a number changes.
             return value if b"\n" in answer.body else orjson.Fragment(answer.body)
     try:
         return answer.body.decode()
@@ -117,7 +117,7 @@ def _body(answer: Answer) -> Any:
 
 @contextmanager
 def remarks() -> Iterator[None]:
-    """Show what the handler and TorchServe log from WARNING on, each kind of message once."""
+    """Show warnings and errors that the handler and TorchServe log, each kind of message once."""
     root, shown = logging.getLogger(), _Remarks(logging.WARNING)
     root.addHandler(shown)
     try:
@@ -134,7 +134,7 @@ class _Remarks(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[0].__name__ if record.exc_info and record.exc_info[0] else ""
         kind = (record.pathname, record.lineno, error)
-        # TorchServe logs a traceback for every body that is no JSON; the request's answer tells that.
+        # TorchServe logs a traceback for every body that is not JSON; the answer to the request reports that.
         if record.funcName == "_retrieve_input_data" or kind in self._seen:
             return
         self._seen.add(kind)

@@ -1,4 +1,4 @@
-"""The pytest plugin: handlers in tests as TorchServe would run them.
+"""The pytest plugin: run handlers in tests as TorchServe would.
 
 ::
 
@@ -27,13 +27,13 @@ __all__ = ["RunnerFactory", "assert_batch_invariant", "handler_runner"]
 
 
 class RunnerFactory(Protocol):
-    """What the fixture ``handler_runner`` gives."""
+    """The type of the fixture ``handler_runner``."""
 
     def __call__(self, handler: type | str | Path, *arguments: Any, **options: Any) -> HandlerRunner:
-        """A runner, closed when the test ends.
+        """Create a runner that is closed when the test ends.
 
         Args:
-            handler: a handler class, the path of a ``.mar``, or the path of a folder that holds what an archive would.
+            handler: a handler class, the path of a ``.mar``, or the path of a folder with the contents of an archive.
             *arguments: for a class, its ``model_dir``.
             **options: as for ``HandlerRunner.from_class`` and ``HandlerRunner.from_mar``.
         """
