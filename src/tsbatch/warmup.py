@@ -34,7 +34,7 @@ def warm_up(handler: Stages) -> None:
         logger.info("no warm-up: %s has no examples()", type(handler).__name__)
         return
     size, first = 1, _answer(handler, examples[:1])
-    # The first pass includes initialisation, so it predicts no other pass, unless the proof of packing ran before.
+    # The first pass includes initialisation, so it predicts no other pass, unless the check of packing ran before.
     spent, last = 0.0, first if handler.choice.mode == "packed" else 0.0
     while size < handler.batch_size and spent + 2 * last < SECONDS:
         size = min(2 * size, handler.batch_size)

@@ -45,9 +45,9 @@ def assert_batch_invariant(
     """Assert that each request gets the same answer alone and in any batch.
 
     Each request is sent alone; then all are sent in batches of each size and in one batch, in the given order,
-    reversed and shuffled; then each alone again. Statuses, content types, JSON structure and strings must be equal, numbers within
-    ``atol + rtol * abs(alone)``; a body that is not JSON must be the same bytes. Headers are not compared: timings
-    differ.
+    reversed and shuffled; then each alone again. Statuses, content types, JSON structure and strings must be equal,
+    numbers within ``atol + rtol * abs(alone)``; a body that is not JSON must be the same bytes. Headers are not
+    compared, because timings differ.
 
     Args:
         runner: the handler.
