@@ -54,12 +54,12 @@ def _spread(rates: Sequence[float]) -> str:
 
 
 def _case(runs: Rows) -> str:
-    ours = rates_of(runs, RECOMMENDED)
+    recommended = rates_of(runs, RECOMMENDED)
     rows = []
     for system in dict.fromkeys(_system(run) for run in runs):
         own = [run for run in runs if run["system"] == system.name]
         rates = [run["rate"] for run in own]
-        ratio = "" if system == RECOMMENDED else ratios(ours, rates).text()
+        ratio = "" if system == RECOMMENDED else ratios(recommended, rates).text()
         latency = f"{median(run['p50'] for run in own):.0f} / {median(run['p99'] for run in own):.0f}"
         cpu = f"{median(run['workers_ms'] for run in own):.1f} + {median(run['frontend_ms'] for run in own):.1f}"
         rows.append([KINDS[system.kind], system.settings, _spread(rates), latency, cpu, ratio])
@@ -110,7 +110,7 @@ def wanted_of(figures: Mapping[str, Any]) -> dict[tuple[str, int], list[Target]]
 
 def _wanted(figures: Mapping[str, Any], corpus: str, clients: int) -> list[Target]:
     runs = _runs_of(figures, corpus, clients)
-    ours = rates_of(runs, RECOMMENDED)
+    recommended = rates_of(runs, RECOMMENDED)
     if clients == 1:
         alone = _values(runs, EXPERT, "p50")
         later = [one - other for one, other in zip(_values(runs, RECOMMENDED, "p50"), alone, strict=True)]
@@ -121,14 +121,14 @@ def _wanted(figures: Mapping[str, Any], corpus: str, clients: int) -> list[Targe
         others = {run["system"]: _system(run) for run in runs if run["kind"] not in cut}
         best = max((rates_of(runs, system) for system in others.values()), key=median)
         answers = " that do not truncate the texts" if corpus == "long" else ""
-        return [Target(f"× the best of the others{answers}", 0.95, ratios(ours, best))]
+        return [Target(f"× the best of the others{answers}", 0.95, ratios(recommended, best))]
     limit = max((row["rates"] for row in figures["in_process"]), key=median)
     p99 = ratios(_values(runs, RECOMMENDED, "p99"), _values(runs, EXPERT, "p99"))
     example = rates_of(runs, _best(figures, "example_style"))
     return [
-        *(Target(what, least, ratios(ours, rates_of(runs, system))) for what, system, least in AT_LEAST),
-        Target("× the example's style, at its best", 3.0, ratios(ours, example)),
-        Target("× the best packed way in process", 0.85, ratios(ours, limit)),
+        *(Target(what, least, ratios(recommended, rates_of(runs, system))) for what, system, least in AT_LEAST),
+        Target("× the example's style, at its best", 3.0, ratios(recommended, example)),
+        Target("× the best packed way in process", 0.85, ratios(recommended, limit)),
         Target("P99 × that of one by one, 2 workers × 1 thread", 1.0, p99, below=True),
     ]
 

@@ -175,7 +175,7 @@ class Comparison:
         for number in range(plan.turns):
             for system in turn(systems, number):
                 if system is None:
-                    self.results.runs.append(ours(bench, plan.case, number))
+                    self.results.runs.append(run_tsbatch(bench, plan.case, number))
                 elif system.peer not in self.results.missing:
                     self.take_turn(system, plan.case, number)
 
@@ -229,7 +229,7 @@ def sweep_in(file: Path) -> list[PeerRun]:
     ]
 
 
-def ours(bench: Bench, case: Case, number: int) -> PeerRun:
+def run_tsbatch(bench: Bench, case: Case, number: int) -> PeerRun:
     """Run the load against tsbatch once."""
     run = bench.run(RECOMMENDED, case, number)
     return PeerRun(None, case, number, run.rate, run.p50, run.p99)
@@ -263,12 +263,12 @@ def report(figures: Mapping[str, Any]) -> str:
 
 
 def _turns(figures: Mapping[str, Any]) -> str:
-    mine = [run["rate"] for run in figures["runs"] if run["peer"] == OURS]
+    own_rates = [run["rate"] for run in figures["runs"] if run["peer"] == OURS]
     rows = []
     for who, runs in _by_system(figures["runs"]):
         rates = [run["rate"] for run in runs]
         latency = f"{median(run['p50'] for run in runs):.0f} / {median(run['p99'] for run in runs):.0f}"
-        ratio = "" if runs[0]["peer"] == OURS else ratios(mine, rates).text()
+        ratio = "" if runs[0]["peer"] == OURS else ratios(own_rates, rates).text()
         name, settings = ("tsbatch on TorchServe", figures["tsbatch"]) if runs[0]["peer"] == OURS else who
         rows.append([name, settings, Spread.of(rates).text(1), latency, ratio])
     return table(["system", "settings", "requests/s", "P50 / P99 ms", "tsbatch is × as fast"], rows)
@@ -293,7 +293,7 @@ MIN_BEST: Final = 1.3
 
 def wanted_of(figures: Mapping[str, Any]) -> list[Target]:
     """List the targets of the acceptance check, for each peer with dynamic batching and with its best settings."""
-    mine = [run["rate"] for run in figures["runs"] if run["peer"] == OURS]
+    own_rates = [run["rate"] for run in figures["runs"] if run["peer"] == OURS]
     wanted = []
     for peer, about in figures["peers"].items():
         own = [runs for _, runs in _by_system(figures["runs"]) if runs[0]["peer"] == peer]
@@ -303,7 +303,7 @@ def wanted_of(figures: Mapping[str, Any]) -> list[Target]:
         ):
             rates = max(([run["rate"] for run in runs] for runs in some), key=median, default=None)
             if rates:
-                wanted.append(Target(f"× {about['title']} {what}", least, ratios(mine, rates)))
+                wanted.append(Target(f"× {about['title']} {what}", least, ratios(own_rates, rates)))
     return wanted
 
 

@@ -1,19 +1,18 @@
 #!/usr/bin/env python3
-"""The same model on Ray Serve through tsbatch, on Ray Serve as its own pages show, and on TorchServe through tsbatch.
+"""Compare one model with tsbatch on Ray Serve, with plain Ray Serve as in its docs, and with tsbatch on TorchServe.
 
-    python benchmarks/ray_serve.py                 tables, in about 9 minutes
-    python benchmarks/ray_serve.py --quick         two minutes, to see that it works
-    python benchmarks/ray_serve.py --write         tables into docs/outgrow.md
+    python benchmarks/ray_serve.py                 print tables; takes about 9 minutes
+    python benchmarks/ray_serve.py --quick         a two-minute check that the benchmark works
+    python benchmarks/ray_serve.py --write         write tables into docs/outgrow.md
 
-Ray Serve's own deployment is benchmarks/peer_apps/with_ray.py: ``@serve.batch``, padded to the longest text of a batch,
-at the better of one replica with all cores and a replica a core. tsbatch runs the archive that docs/speed.md
-recommends, the same on both engines. Both run behind Ray's own proxies and behind HAProxy. All give the same vectors,
-which is checked; each is up for its own turn only.
+The plain deployment is benchmarks/peer_apps/with_ray.py: ``@serve.batch``, padded to the longest text of a batch, with
+the better of one replica with all cores and one replica per core. tsbatch runs the archive that docs/speed.md
+recommends, the same on both engines. On Ray Serve, both run behind Ray's own proxies and behind HAProxy. The benchmark
+checks that all return the same vectors; each system runs only during its turn.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import tempfile
@@ -26,7 +25,7 @@ from statistics import median
 from typing import Any, Final
 
 import httpx
-from _bench import Bench, Case, load_on, request_for
+from _bench import Bench, Case, load_on, outcome_of, request_for
 from _corpus import corpora, minilm_tokens
 from _peers import EXAMPLE, MIN_COSINE, PeerError, PeerSystem, cosine, serving
 from _ratios import Spread, ratios, turn
@@ -42,8 +41,8 @@ from tsbatch.worker.resources import usable_cores
 COUNT: Final = 512
 PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "outgrow.md"
 BEGIN: Final = "<!-- measured by benchmarks/ray_serve.py -->"
-LEAST: Final = 3.0
-"""What issue 8 asks for against the padded deployment, on texts of mixed length."""
+MIN_RATIO: Final = 3.0
+"""Required ratio to the padded deployment, with texts of mixed lengths."""
 DYNAMIC: Final = 32
 SECONDS_TO_SETTLE: Final = 5
 OURS: Final = "tsbatch on Ray Serve"
@@ -56,10 +55,10 @@ PROGRAMS: Final = Path(sys.executable).parent
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is measured.
+    """The size of the benchmark.
 
     Attributes:
-        turns: alternations.
+        turns: turns of all systems.
         swept: the load of the sweep.
         case: the load of the turns.
     """
@@ -75,7 +74,7 @@ QUICK: Final = Plan(1, Case("mixed", 32, 32, 0.0), Case("mixed", 32, 64, 0.0))
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one of them gave, once; times in ms."""
+    """The figures of one run of a system; times are in ms."""
 
     who: str
     settings: str
@@ -87,14 +86,14 @@ class Run:
 
 @dataclass
 class Comparison:
-    """All of them, and the texts.
+    """The comparison of all systems.
 
     Attributes:
         texts: the corpora by name.
-        say: told what happens.
-        expected: the right vector for the example.
-        swept: runs of the padded deployment.
-        runs: runs of the turns.
+        say: receives progress messages.
+        expected: the correct vector for the example.
+        swept: the sweep's runs of the padded deployment.
+        runs: the runs of the turns.
     """
 
     texts: Mapping[str, Sequence[str]]
@@ -104,7 +103,7 @@ class Comparison:
     runs: list[Run] = field(default_factory=list)
 
     def sweep(self, case: Case) -> PeerSystem:
-        """The better setting of the padded deployment."""
+        """Find the better setting of the padded deployment."""
         cores = usable_cores()
         settings = [PeerSystem("ray", *share, DYNAMIC) for share in dict.fromkeys([(1, cores), (cores, 1)])]
         for system in settings:
@@ -114,14 +113,14 @@ class Comparison:
 
     @contextmanager
     def padded(self, system: PeerSystem, *, behind: bool = False) -> Iterator[str]:
-        """Ray Serve's own way, up for a turn, in this environment; perhaps behind HAProxy."""
+        """Run the padded deployment in this environment for one turn, optionally behind HAProxy."""
         with serving(system, PROGRAMS, self.expected, _with_haproxy if behind else lambda _: {}) as server:
-            # HAProxy is told of the replicas one by one, and ends connections each time.
+            # HAProxy learns of the replicas one by one, and closes connections each time.
             time.sleep(SECONDS_TO_SETTLE if behind else 0)
             yield server.address
 
     def take_turns(self, plan: Plan, best: PeerSystem, bench: Bench, archive: Path) -> None:
-        """Run all of them, turn by turn."""
+        """Run all systems, turn by turn."""
         for number in range(plan.turns):
             for who in turn(EVERY, number):
                 if who == TORCHSERVE:
@@ -138,45 +137,42 @@ class Comparison:
                         self.runs.append(self.run(who, best.settings, address, "/predict", plan.case, number))
 
     def check(self, address: str) -> None:
-        """That ours gives the right vector."""
+        """Check that tsbatch on Ray returns the correct vector."""
         answer = httpx.post(f"http://{address}{PATH}", json={"inputs": EXAMPLE}, trust_env=False, timeout=30)
         found = cosine(answer.raise_for_status().json()["embedding"], self.expected)
         if found < MIN_COSINE:
-            raise PeerError(f"tsbatch on Ray answers something else: cosine {found:.4f}")
+            raise PeerError(f"the answer of tsbatch on Ray differs from the expected vector: cosine {found:.4f}")
 
     def run(self, who: str, settings: str, address: str, path: str, case: Case, number: int) -> Run:
-        """Put the load on an address once."""
+        """Run the load against an address once."""
         fields = {"Host": address, "Content-Type": "application/json"}
         requests = [request_for(path, fields, {"inputs": text}) for text in self.texts[case.corpus]]
         with load_on(address, requests, case) as load:
-            said = load.communicate()[0]
-        if load.returncode:
-            raise PeerError(f"{who}: the load failed; its own message is above")
-        answer = json.loads(said)
+            answer = outcome_of(load, who, PeerError)
         self.say(f"turn {number + 1}: {who}: {settings}: {answer['rate']:.1f}/s, P99 {answer['p99']:.0f} ms")
         return Run(who, settings, number, answer["rate"], answer["p50"], answer["p99"])
 
 
 def _with_haproxy(folder: Path) -> dict[str, str]:
-    """What ``ray deploy --local --haproxy`` sets."""
+    """Build the environment variables that ``ray deploy --local --haproxy`` sets."""
     haproxy.make_folder(folder)
     return {**haproxy.environment(folder), **haproxy.ports(*free_ports(2))}
 
 
 def _replicas() -> str:
-    """The recommended settings in Ray's words: a core a replica."""
+    """Describe the recommended settings in Ray's terms: one core per replica."""
     return RECOMMENDED.settings.replace("workers", "replicas").replace("default threads", "1 thread")
 
 
 def measure(plan: Plan, say: Say) -> dict[str, Any]:
-    """All of it."""
+    """Measure everything."""
     texts = corpora(COUNT, minilm_tokens(model_dir()))
     comparison = Comparison(texts, say)
     with tempfile.TemporaryDirectory(prefix="tsbatch-ray-") as folder:
-        say("packing")
+        say("packaging")
         archive = RECOMMENDED.archive(Path(folder))
         (kept := Path(folder, "kept")).mkdir()
-        with Bench(kept, texts, say) as bench:  # removes the archives that it packs itself
+        with Bench(kept, texts, say) as bench:  # it deletes the archives that it packages itself
             best = comparison.sweep(plan.swept)
             comparison.take_turns(plan, best, bench, archive)
     return {
@@ -189,16 +185,16 @@ def measure(plan: Plan, say: Say) -> dict[str, Any]:
 
 
 def report(figures: Mapping[str, Any]) -> str:
-    """The tables."""
+    """Render the tables."""
     about = figures["machine"]
     clients = figures["case"]["clients"]
     text = f"{about['cores']} cores ({about['cpu']}), torch {about['torch']}; {clients} clients, mixed texts."
     rows = []
-    ours = OURS + BEHIND
+    first = OURS + BEHIND
     for who in EVERY:
         runs = [run for run in figures["runs"] if run["who"] == who]
         latency = f"{median(run['p50'] for run in runs):.0f} / {median(run['p99'] for run in runs):.0f}"
-        ratio = "" if who == ours else ratios(_rates(figures, ours), _rates(figures, who)).text()
+        ratio = "" if who == first else ratios(_rates(figures, first), _rates(figures, who)).text()
         rows.append([who, runs[0]["settings"], Spread.of(_rates(figures, who)).text(1), latency, ratio])
     head = ["system", "settings", "requests/s", "P50 / P99 ms", "the first is × as fast"]
     return "\n\n".join([text, targets(wanted_of(figures)), table(head, rows)])
@@ -209,14 +205,16 @@ def _rates(figures: Mapping[str, Any], who: str) -> list[float]:
 
 
 def wanted_of(figures: Mapping[str, Any]) -> list[Target]:
-    """What issue 8 asks for: beside the deployment that Ray's pages show, on a Ray as it starts by itself."""
-    return [Target(f"{OURS}{BEHIND}, × {PLAIN}", LEAST, ratios(_rates(figures, OURS + BEHIND), _rates(figures, PLAIN)))]
+    """List the target: the ratio to the deployment of Ray's docs, on a Ray cluster with default settings."""
+    return [
+        Target(f"{OURS}{BEHIND}, × {PLAIN}", MIN_RATIO, ratios(_rates(figures, OURS + BEHIND), _rates(figures, PLAIN)))
+    ]
 
 
 def main(words: list[str]) -> int:
-    """Measure, print, write; exit code 1 when the target is missed."""
-    parser = options("tsbatch on Ray Serve, beside Ray Serve's own way and beside TorchServe.")
-    parser.add_argument("--quick", action="store_true", help="two minutes, to see that it works")
+    """Measure, print, write; return exit code 1 if the target is missed."""
+    parser = options("Compare tsbatch on Ray Serve with plain Ray Serve and with tsbatch on TorchServe.")
+    parser.add_argument("--quick", action="store_true", help="a two-minute check that the benchmark works")
     chosen = parser.parse_args(words)
     os.environ["HF_HUB_OFFLINE"] = "1"
     figures = figures_of(chosen, lambda: measure(QUICK if chosen.quick else DEFAULT, progress()))

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""The same load on one TorchServe, by four handlers that take turns: what dynamic batching is worth.
+"""Measure the benefit of dynamic batching: four handlers on one TorchServe under the same load, in turn.
 
-    python benchmarks/serving.py                        tables; at most 20 minutes on two cores
-    python benchmarks/serving.py --quick                one or two minutes, to see that it works; no figures to quote
+    python benchmarks/serving.py                        print tables; at most 20 minutes on two cores
+    python benchmarks/serving.py --quick                check in one or two minutes that it works; figures unreliable
     python benchmarks/serving.py --full                 a larger sweep, all corpora, 1, 8, 32 and 64 clients
-    python benchmarks/serving.py --write                into docs/speed.md, with its chart
+    python benchmarks/serving.py --write                write the tables and the chart into docs/speed.md
     python benchmarks/serving.py --save serving.json --chart serving.png
 
-First a sweep finds the best workers, threads and batch size of each handler. Then these best settings, and those that
-people have, take turns, and beside them the model alone in process. All answer all-MiniLM-L6-v2 embeddings of the same
-English texts as JSON from the same encoder; identical texts are not computed once. Ratios are made within each turn.
+First, a sweep finds the best workers, threads and batch size of each handler. Then these best settings and common
+settings are measured in turn, together with the model alone in process. All return all-MiniLM-L6-v2 embeddings of the
+same English texts as JSON from the same encoder; deduplication is off. Ratios are computed within each turn.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "speed.md"
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is measured.
+    """The size of the benchmark.
 
     Attributes:
-        turns: alternations.
+        turns: turns of all systems.
         swept: the load of the sweep.
-        mixed: loads that every system of :func:`systems` gets.
-        others: loads that the best of each kind gets.
-        sweep: over how many settings.
-        limit_seconds: least time of each run in process.
+        mixed: the loads for every system of :func:`systems`.
+        others: the loads for the best system of each kind.
+        sweep: the size of the sweep.
+        limit_seconds: minimum duration of each run in process.
     """
 
     turns: int
@@ -99,13 +99,13 @@ FULL: Final = Plan(
 
 @dataclass
 class Results:
-    """Everything that was measured.
+    """All measurements.
 
     Attributes:
         swept: the sweep's runs.
         best: the best settings of each kind.
         runs: the runs of the turns.
-        limits: texts a second in process, by way, turn by turn.
+        limits: texts per second in process, by way, turn by turn.
     """
 
     swept: list[Run] = field(default_factory=list)
@@ -114,7 +114,7 @@ class Results:
     limits: dict[Way, list[float]] = field(default_factory=dict)
 
     def figures(self) -> dict[str, Any]:
-        """As one JSON object."""
+        """Convert to one JSON object."""
         return {
             "schema": 1,
             "machine": _tables.machine(),
@@ -138,18 +138,18 @@ def find_best(bench: Bench, plan: Plan, results: Results, kinds: Sequence[Kind])
 
 
 def systems(best: dict[Kind, System]) -> list[System]:
-    """Those that take turns: ours as the docs recommend it, the best of the others, and what people have."""
+    """List the systems for the turns: tsbatch as recommended, the best of the others, and common settings."""
     fixed = [RECOMMENDED, EAGER, ONE_WORKER, EXPERT, ALONE, EIGHT, NOTHING_SET, PADDED_32]
     return list(dict.fromkeys([*fixed, *(system for kind, system in best.items() if kind != "tsbatch")]))
 
 
 def take_turns(bench: Bench, plan: Plan, results: Results, say: Callable[[str], None]) -> None:
-    """Run everybody under every load, turn by turn, the model in process among them."""
-    everybody = systems(results.best)
+    """Run all systems under every load, and the model in process, turn by turn."""
+    every = systems(results.best)
     few = list(
         dict.fromkeys([RECOMMENDED, EAGER, EXPERT, *(results.best[kind] for kind in results.best if kind != "tsbatch")])
     )
-    for system in everybody:
+    for system in every:
         bench.start(system)
     ways = packed_ways(usable_cores())
     results.limits = {way: [] for way in ways}
@@ -158,12 +158,12 @@ def take_turns(bench: Bench, plan: Plan, results: Results, say: Callable[[str], 
             for way in turn(ways, number):
                 results.limits[way].append(workers.rate(way, plan.limit_seconds))
                 say(f"turn {number + 1}: {way}: {results.limits[way][-1]:.1f} texts/s")
-            for case, who in [*((case, everybody) for case in plan.mixed), *((case, few) for case in plan.others)]:
-                results.runs += [bench.run(system, case, number) for system in turn(who, number)]
+            for case, some in [*((case, every) for case in plan.mixed), *((case, few) for case in plan.others)]:
+                results.runs += [bench.run(system, case, number) for system in turn(some, number)]
 
 
 def measure(plan: Plan, kinds: Sequence[Kind], say: Callable[[str], None]) -> Results:
-    """All of it."""
+    """Measure everything."""
     results = Results()
     texts = corpora(COUNT, minilm_tokens(model_dir()))
     with tempfile.TemporaryDirectory(prefix="tsbatch-serving-") as folder, Bench(Path(folder), texts, say) as bench:
@@ -173,12 +173,12 @@ def measure(plan: Plan, kinds: Sequence[Kind], say: Callable[[str], None]) -> Re
 
 
 def main(words: list[str]) -> int:
-    """Measure, print, write; exit code 1 when a target is missed."""
-    parser = _tables.options("tsbatch against three other handlers on one TorchServe.")
+    """Measure, print, write; return exit code 1 if a target is missed."""
+    parser = _tables.options("Compare tsbatch with three other handlers on one TorchServe.")
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--quick", action="store_true", help="one or two minutes, to see that it works")
-    size.add_argument("--full", action="store_true", help="the whole grid; hours")
-    parser.add_argument("--chart", type=Path, metavar="FILE", help="draw the rates into a .svg or .png")
+    size.add_argument("--quick", action="store_true", help="a check of one or two minutes that it works")
+    size.add_argument("--full", action="store_true", help="the whole grid; takes hours")
+    parser.add_argument("--chart", type=Path, metavar="FILE", help="draw the rates into a .svg or .png file")
     chosen = parser.parse_args(words)
     os.environ["HF_HUB_OFFLINE"] = "1"
     plan = QUICK if chosen.quick else FULL if chosen.full else DEFAULT

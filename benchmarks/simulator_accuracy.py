@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""The simulator beside a real TorchServe whose model sleeps: the same arrivals, settings by settings.
+"""Compare the simulator with a real TorchServe whose model sleeps, with the same arrivals, for many settings.
 
-    python benchmarks/simulator_accuracy.py --save FILE           measure; goes on where FILE ends
-    python benchmarks/simulator_accuracy.py --from FILE --write   the table into docs/simulate.md
+    python benchmarks/simulator_accuracy.py --save FILE           measure; resumes an interrupted run
+    python benchmarks/simulator_accuracy.py --from FILE --write   write the table into docs/simulate.md
 
-The service time is measured as anybody would: by a load test in steps of one worker that has the cell's batchSize and a
-delay of 20 ms, once before the cell and once after it, since the machine does not stay equally fast. In between the
-cell's arrivals are sent to the server, and the simulator gets the same ones. P50 and P99 are of good answers; the
-batch sizes are compared by their Wasserstein distance (how far sizes are apart on average, in requests, once the
-distributions are laid over each other in the best way). Exit code 1 when a target is missed.
+The service time is measured as a user would measure it: with a load test in steps of one worker that has the cell's
+batchSize and a delay of 20 ms, once before the cell and once after it, because the machine's speed varies. In between,
+the cell's arrivals are sent to the server, and the simulator gets the same ones. P50 and P99 cover successful answers;
+batch sizes are compared by their Wasserstein distance (the average difference in requests under the best matching of
+the two distributions). The exit code is 1 if a target is missed.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from tsbatch import BatchHandler
 
 
 class Sleeper(BatchHandler):
-    """Sleeps as long as its settings say: so much for a batch, and for each item in it."""
+    """Sleeps for a fixed time per batch plus a time per item, as its settings specify."""
 
     def load_model(self):
         return None
@@ -73,7 +73,7 @@ class Sleeper(BatchHandler):
 '''
 REQUESTS: Final = 5_000
 SHARE, MS = 0.1, 5.0
-"""P50 and P99 agree within this share or so many ms."""
+"""P50 and P99 agree within this share or this many ms."""
 
 CELLS_WANTED: Final = 0.9
 THROUGHPUT: Final = 0.05
@@ -81,8 +81,8 @@ DISTANCE: Final = 0.05
 """Wasserstein distance of the batch sizes, as a share of batchSize."""
 
 CLIENTS: Final = (1, 3, 8, 16)
-BEYOND, FEWEST_CLIENTS = 2.5, 3
-"""The last step has so many times batchSize clients, and no fewer than that: full batches whose requests had waited."""
+LAST_STEP, MIN_LAST_STEP = 2.5, 3
+"""The last step has this many clients per batchSize, and at least so many: full batches whose requests had to wait."""
 
 CALIBRATION_SECONDS: Final = 4.0
 CALIBRATION_DELAY: Final = 20
@@ -95,9 +95,9 @@ class Cell:
 
     Attributes:
         workers, batch_size, delay: the model's settings.
-        fixed, each: ms that a batch sleeps, and for each item.
-        load: of what the workers could do at most.
-        arrivals: how they follow each other.
+        fixed, each: ms that the model sleeps per batch and per item.
+        load: the share of the workers' capacity.
+        arrivals: the arrival process.
     """
 
     workers: int
@@ -110,7 +110,7 @@ class Cell:
 
     @property
     def settings(self) -> Settings:
-        """For the simulator."""
+        """The settings in the simulator's format."""
         return Settings(workers=self.workers, batch_size=self.batch_size, max_batch_delay=self.delay)
 
 
@@ -152,7 +152,7 @@ class Sleepers:
 
     @contextlib.contextmanager
     def model(self, cell: Cell, kind: str = "sleeper") -> Iterator[str]:
-        """A model with a cell's settings, READY, for as long as the block lasts."""
+        """Register a model with a cell's settings, wait until it is READY, and unregister it after the block."""
         name = f"{kind}-{cell.workers}-{cell.batch_size}-{cell.delay}-{cell.fixed}-{cell.each}"
         config = ModelConfig(
             workers=cell.workers,
@@ -170,17 +170,17 @@ class Sleepers:
                 management.unregister(name)
 
     def warm_up(self, seconds: float) -> None:
-        """Java gets to its full speed."""
+        """Send a load until Java has compiled its hot code."""
         with self.model(Cell(1, 8, 1, 0, 0, 1.0)) as name:
             self.load(name, seconds=seconds, clients=16)
 
     def load(self, name: str, **how: Any) -> Samples:
-        """What became of the requests of a load."""
+        """Send a load and return its requests."""
         target = find_target(name, instance=self.server.instance.name)
         return generate(Load(address=target.address, tokens=target.tokens, bodies=[BODY], **how)).samples
 
     def run(self, cell: Cell) -> tuple[Samples, ServiceTime]:
-        """A cell's requests on the real server, and the service time as load tests before and after it tell."""
+        """Send a cell's requests to the real server; fit the service time to load tests before and after."""
         alone = replace(cell, workers=1, delay=CALIBRATION_DELAY)
         with self.model(alone, "calibration") as calibration, self.model(cell) as name:
             before = self.calibrate(calibration, cell.batch_size)
@@ -193,16 +193,16 @@ class Sleepers:
         return samples, of_bench(both, f"{cell.fixed} + {cell.each} n ms")
 
     def calibrate(self, name: str, batch_size: int) -> BenchResult:
-        """A load test in steps, as ``tsbatch bench --steps`` makes it."""
-        most = max(FEWEST_CLIENTS, int(BEYOND * batch_size))
-        steps = [*(clients for clients in CLIENTS if clients < most), most]
+        """Run a load test in steps, as ``tsbatch bench --steps`` does."""
+        highest = max(MIN_LAST_STEP, int(LAST_STEP * batch_size))
+        steps = [*(clients for clients in CLIENTS if clients < highest), highest]
         target = find_target(name, instance=self.server.instance.name)
         return bench(target, [BODY], Plan(clients=steps, seconds=CALIBRATION_SECONDS, warm_up=1.0))
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What one of the two sides says: ms, requests a second, shares, and the share of batches of each size from 1."""
+    """Real or simulated figures: ms, requests per second, shares, and the share of batches of each size from 1."""
 
     p50: float
     p99: float
@@ -212,7 +212,7 @@ class Figures:
 
     @classmethod
     def of(cls, samples: Samples, batch_size: int) -> Figures:
-        """From its requests."""
+        """Compute the figures from the requests."""
         good = samples.where(samples.ok)
         end = float((good.sent + good.latency / 1000).max())
         batches = np.bincount(good.batch.astype(int), minlength=batch_size + 1)[1:] / np.arange(1, batch_size + 1)
@@ -226,11 +226,11 @@ class Figures:
 
 
 def compare(cell: Cell, samples: Samples, service: ServiceTime) -> dict[str, Any]:
-    """Both sides of a cell, and how far they are apart."""
+    """Compute the real and the simulated figures of a cell, and the distance of their batch sizes."""
     sent = np.sort(samples.sent)
     simulated = simulate(cell.settings, sent - sent[0], service.with_workers(cell.workers), seed=1)
-    real, ours = (Figures.of(one, cell.batch_size) for one in (samples, simulated.samples))
-    apart = np.abs(np.cumsum(real.sizes) - np.cumsum(ours.sizes)).sum()
+    real, predicted = (Figures.of(one, cell.batch_size) for one in (samples, simulated.samples))
+    distance = np.abs(np.cumsum(real.sizes) - np.cumsum(predicted.sizes)).sum()
     return {
         "cell": asdict(cell),
         "requests": len(samples),
@@ -238,39 +238,39 @@ def compare(cell: Cell, samples: Samples, service: ServiceTime) -> dict[str, Any
         "overhead": asdict(service.overhead),
         "offered": round((len(sent) - 1) / float(sent[-1] - sent[0]), 2),
         "real": asdict(real),
-        "simulated": asdict(ours),
-        "distance": round(float(apart), 4),
-        "total_variation": round(float(np.abs(np.array(real.sizes) - np.array(ours.sizes)).sum() / 2), 4),
+        "simulated": asdict(predicted),
+        "distance": round(float(distance), 4),
+        "total_variation": round(float(np.abs(np.array(real.sizes) - np.array(predicted.sizes)).sum() / 2), 4),
     }
 
 
 def agrees(row: Mapping[str, Any], name: str) -> bool:
-    """Whether a latency agrees."""
-    real, ours = row["real"][name], row["simulated"][name]
-    return bool(abs(ours - real) <= max(SHARE * real, MS))
+    """Check whether the real and the simulated latency agree."""
+    real, simulated = row["real"][name], row["simulated"][name]
+    return bool(abs(simulated - real) <= max(SHARE * real, MS))
 
 
-def measure(cells: Sequence[Cell], say: Say, kept: Path | None) -> dict[str, Any]:
-    """Every cell that the file ``kept`` does not have yet; it is written after each.
+def measure(cells: Sequence[Cell], say: Say, file: Path | None) -> dict[str, Any]:
+    """Measure every cell that ``file`` does not contain yet, and write the file after each.
 
-    Rows without an overhead are of an earlier way to measure, and are measured again.
+    Rows without an overhead come from an earlier method and are measured again.
     """
-    known: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8")) if kept and kept.exists() else {}
+    known: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file and file.exists() else {}
     rows: list[dict[str, Any]] = [row for row in known.get("cells", []) if "overhead" in row]
     done = [row["cell"] for row in rows]
-    left = [cell for cell in cells if asdict(cell) not in done]
+    remaining = [cell for cell in cells if asdict(cell) not in done]
     with (
         tempfile.TemporaryDirectory(prefix="tsbatch-simulator-") as folder,
         Server.start(name=f"simulator-{time.time_ns()}") as server,
     ):
         sleepers = Sleepers(server, Path(folder))
         sleepers.warm_up(10)
-        for number, cell in enumerate(left, 1):
-            say(f"cell {number} of {len(left)}: {cell}")
+        for number, cell in enumerate(remaining, 1):
+            say(f"cell {number} of {len(remaining)}: {cell}")
             rows.append(compare(cell, *sleepers.run(cell)))
             known = {"machine": machine(), "cells": rows}
-            if kept:
-                kept.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+            if file:
+                file.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
     return known
 
 
@@ -281,34 +281,34 @@ HEADS: Final = (
 
 
 def report(figures: Mapping[str, Any]) -> str:
-    """The table of cells, and the targets."""
+    """Render the table of cells and the targets."""
     rows = [cells_of(row) for row in figures["cells"]]
     overhead = [row["overhead"] for row in figures["cells"]]
-    told = ", ".join(f"{name} {Spread.of([one[name] for one in overhead]).text()}" for name in overhead[0])
+    parts = ", ".join(f"{name} {Spread.of([one[name] for one in overhead]).text()}" for name in overhead[0])
     return "\n\n".join(
         [
             table(HEADS, rows),
-            f"TorchServe's own part as the load tests told it, in ms: {told}.",
-            f"On {figures['machine']['cores']} cores of: {figures['machine']['cpu']}.",
-            targets(wanted(figures)),
+            f"TorchServe's overhead, estimated from the load tests, in ms: {parts}.",
+            f"Measured on {figures['machine']['cores']} cores of: {figures['machine']['cpu']}.",
+            targets(wanted_of(figures)),
         ]
     )
 
 
 def cells_of(row: Mapping[str, Any]) -> list[str]:
-    """A cell as a row of the table; figures that miss are bold."""
-    cell, real, ours = row["cell"], row["real"], row["simulated"]
+    """Render a cell as a row of the table; simulated latencies that do not agree are bold."""
+    cell, real, simulated = row["cell"], row["real"], row["simulated"]
     pairs = [cell_pair(row, name) for name in ("p50", "p99")]
     missed = not all(agrees(row, name) for name in ("p50", "p99"))
-    means = [float(np.dot(side["sizes"], np.arange(1, len(side["sizes"]) + 1))) for side in (real, ours)]
+    means = [float(np.dot(side["sizes"], np.arange(1, len(side["sizes"]) + 1))) for side in (real, simulated)]
     return [
         *(str(cell[name]) for name in ("workers", "batch_size", "delay")),
         f"{cell['fixed']} + {cell['each']} n",
         cell["arrivals"],
         f"{cell['load']:g}",
         *(text for pair in pairs for text in pair),
-        *(f"{side['rate']:.1f}" for side in (real, ours)),
-        *(f"{side['refused']:.1%}" for side in (real, ours)),
+        *(f"{side['rate']:.1f}" for side in (real, simulated)),
+        *(f"{side['refused']:.1%}" for side in (real, simulated)),
         *(f"{mean:.2f}" for mean in means),
         f"{row['distance']:.2f}",
         "missed" if missed else "",
@@ -316,13 +316,13 @@ def cells_of(row: Mapping[str, Any]) -> list[str]:
 
 
 def cell_pair(row: Mapping[str, Any], name: str) -> tuple[str, str]:
-    """A latency of both sides."""
-    ours = f"{row['simulated'][name]:.1f}"
-    return f"{row['real'][name]:.1f}", ours if agrees(row, name) else f"**{ours}**"
+    """Render a real and a simulated latency."""
+    simulated = f"{row['simulated'][name]:.1f}"
+    return f"{row['real'][name]:.1f}", simulated if agrees(row, name) else f"**{simulated}**"
 
 
-def wanted(figures: Mapping[str, Any]) -> list[Target]:
-    """What issue 7 asks for."""
+def wanted_of(figures: Mapping[str, Any]) -> list[Target]:
+    """List the targets of the acceptance check."""
     rows = figures["cells"]
     close = [float(agrees(row, "p50") and agrees(row, "p99")) for row in rows]
     rates = [abs(row["simulated"]["rate"] / row["real"]["rate"] - 1) for row in rows]
@@ -339,16 +339,16 @@ def wanted(figures: Mapping[str, Any]) -> list[Target]:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Measure and report."""
-    parser = options("The simulator beside a real TorchServe.")
-    parser.add_argument("--only", metavar="FROM-TO", help="these cells alone, from 1")
+    """Measure and report; return exit code 1 if a target is missed."""
+    parser = options("Compare the simulator with a real TorchServe.")
+    parser.add_argument("--only", metavar="FROM-TO", help="measure only these cells, numbered from 1")
     chosen = parser.parse_args(words)
     figures = figures_for(chosen)
-    return deliver(chosen, figures, report(figures), PAGE, BEGIN, wanted(figures))
+    return deliver(chosen, figures, report(figures), PAGE, BEGIN, wanted_of(figures))
 
 
 def figures_for(chosen: argparse.Namespace) -> dict[str, Any]:
-    """What is measured now, or what ``--from`` names."""
+    """Measure the cells, or read the figures from the ``--from`` file."""
     if chosen.source:
         return dict(json.loads(chosen.source.read_text(encoding="utf-8")))
     first, _, last = (chosen.only or f"1-{len(CELLS)}").partition("-")

@@ -61,9 +61,13 @@ class Ways:
         BUILDS[task][1](folder / "model")
         self.calls = [Call.of(body) for body in requests(task)]
         archive = package(
-            name="ours", task=task, model_dir=folder / "model", output_dir=folder, config=ModelConfig(batch_size=BATCH)
+            name="tsbatch",
+            task=task,
+            model_dir=folder / "model",
+            output_dir=folder,
+            config=ModelConfig(batch_size=BATCH),
         )
-        self._ours = stack.enter_context(HandlerRunner.from_mar(archive))
+        self._tsbatch = stack.enter_context(HandlerRunner.from_mar(archive))
         self._stock = None
         if task in STOCK:
             handler = getattr(importlib.import_module("stock_style"), STOCK[task][0])
@@ -80,7 +84,7 @@ class Ways:
         Raises:
             SystemExit: a request failed.
         """
-        runner = self._stock if way == "stock" else self._ours
+        runner = self._stock if way == "stock" else self._tsbatch
         assert runner is not None
         groups = [[call] for call in self.calls] if way == "single" else [self.calls]
         started = time.perf_counter()

@@ -1,12 +1,12 @@
-"""The tuner beside brute force over a grid and beside Optuna's sampler, on simulated servers.
+"""Compare the tuner with brute force over a grid and with Optuna's sampler, on simulated servers.
 
     python benchmarks/tuning.py [--json] [--write] [--repeats 5]
 
-Three models with different cost curves, each under a closed and an open loop. The grid (4 workers × 6 batch sizes × 6
-delays) is simulated without noise, many requests each; the best of it that keeps P99, with the room that noise needs,
-is what both searches are compared with. They see runs that differ by some per cent, and may make a quarter of the
-grid's measurements: the tuner as it is used, with its alternating and confirming runs in that number; the sampler with
-each of them for a setting of its own, the best it saw that keeps the limits being its answer.
+Three models with different cost curves each run under a closed and an open loop. Every setting of the grid (4 workers ×
+6 batch sizes × 6 delays) is simulated without noise over many requests; both searches are compared with the best
+setting that meets the P99 limit with a margin for noise. Their runs differ by a few per cent, and their budget is a
+quarter of the grid's size. The tuner spends it as in real use, including its alternating and confirming runs; the
+sampler measures a new setting in each run, and its answer is the best it saw that meets the limits.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from tsbatch.tuning.tuner import Tuning
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "tune.md"
 BEGIN: Final = "<!-- benchmarks/tuning.py -->"
 CLOSE: Final = 0.95
-"""Of the best, what the tuner must reach."""
+"""Required share of the best setting's result."""
 
 START: Final = ModelSettings(workers=1, batch_size=32, delay=100)
 BUDGET: Final = len(GRID.combinations()) // 4
 NOISE: Final = 0.02
 REQUESTS: Final = 20_000
 ROOM: Final = 1.5
-"""P99 may be so many times the lowest of the grid."""
+"""The P99 limit as a multiple of the lowest P99 in the grid."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,12 @@ class Case:
     objective: Objective
 
     def server(self, seed: int) -> SimulatedServer:
-        """A server of it."""
+        """Create a simulated server for this case."""
         return SimulatedServer(CURVES[self.curve], self.traffic, noise=NOISE, seed=seed)
 
     @property
     def load(self) -> str:
-        """In words."""
+        """The load and the objective in words."""
         return f"{self.traffic}, {self.objective}"
 
 
@@ -74,7 +74,7 @@ CASES: Final = [
 
 
 def brute_force(case: Case) -> tuple[Goal, dict[ModelSettings, Figures]]:
-    """What every setting of the grid really does, and a goal that some of them reach."""
+    """Compute the true figures of every setting in the grid, and a goal that some of them meet."""
     server = case.server(0)
     truth = {settings: server.truth(settings, REQUESTS) for settings in GRID.combinations()}
     healthy = [figures.p99 for figures in truth.values() if figures.failed == 0]
@@ -82,14 +82,14 @@ def brute_force(case: Case) -> tuple[Goal, dict[ModelSettings, Figures]]:
 
 
 def best_of(goal: Goal, truth: Mapping[ModelSettings, Figures]) -> ModelSettings:
-    """The best that keeps the limits in nearly every run: with the room that the noise of two runs in a row needs."""
+    """Find the best setting that meets the limits in nearly every run, with a margin of two standard deviations."""
     sure = replace(goal, p99=(goal.p99 or 0.0) / math.exp(2 * NOISE))
     feasible = [settings for settings, figures in truth.items() if not sure.broken(figures)]
     return max(feasible, key=lambda settings: merit(truth[settings], goal.objective))
 
 
 def careful(case: Case, goal: Goal, seed: int) -> tuple[ModelSettings | None, int]:
-    """What the tuner recommends, and how many runs it took."""
+    """Run the tuner; return its recommendation and the number of runs."""
     server = case.server(seed)
     search = CoordinateSearch(goal, GRID, case.traffic)
     outcome = Tuning(system=server, search=search, goal=goal, start=START, budget=BUDGET).run()
@@ -97,7 +97,7 @@ def careful(case: Case, goal: Goal, seed: int) -> tuple[ModelSettings | None, in
 
 
 def sampler(case: Case, goal: Goal, seed: int) -> tuple[ModelSettings | None, int]:
-    """The best that Optuna's sampler saw, each setting measured once."""
+    """Run Optuna's sampler, measuring each setting once; return the best setting and the number of runs."""
     server, history = case.server(seed), History()
     search = Sampler(goal, GRID, seed)
     history.start.append(server.measure(START))
@@ -110,9 +110,9 @@ def sampler(case: Case, goal: Goal, seed: int) -> tuple[ModelSettings | None, in
 
 
 def share(goal: Goal, best: Figures, found: Figures | None) -> float:
-    """How much of the best was reached; 0 for a recommendation that breaks a limit, or none.
+    """Compute the share of the best result that was reached: 0 if no setting or one that breaks a limit was found.
 
-    More than 1 is a setting that keeps the limit so barely that it does not count as the best.
+    A share above 1 is possible for a setting that meets the limit without the margin that the best setting has.
     """
     if found is None or goal.broken(found):
         return 0.0
@@ -121,7 +121,7 @@ def share(goal: Goal, best: Figures, found: Figures | None) -> float:
 
 
 def measure(repeats: int) -> dict[str, Any]:
-    """All cases."""
+    """Measure all cases."""
     say, rows = progress(), []
     for case in CASES:
         goal, truth = brute_force(case)
@@ -145,7 +145,7 @@ def measure(repeats: int) -> dict[str, Any]:
 
 
 def text_of(figures: Mapping[str, Any]) -> str:
-    """The table."""
+    """Render the table."""
     head = ["model", "load and objective", "best of the grid", "tuner", "its runs", "Optuna's TPE", "its runs"]
     rows = [
         [row["curve"], row["load"], row["best"], *_cells(row["careful"]), *_cells(row["sampler"])]
@@ -163,7 +163,7 @@ def _cells(found: Mapping[str, Any]) -> list[str]:
 
 
 def targets_of(figures: Mapping[str, Any]) -> list[Target]:
-    """What is wanted."""
+    """List the targets."""
     shares = [share for row in figures["cases"] for share in row["careful"]["shares"]]
     runs = [count for row in figures["cases"] for count in row["careful"]["runs"]]
     broke = sum(row["careful"]["broke"] for row in figures["cases"])
@@ -179,9 +179,9 @@ def _exactly(value: float) -> Spread:
 
 
 def main(words: Sequence[str]) -> int:
-    """Measure, print, and put the table into the docs when asked."""
+    """Measure, print, and write the table into the docs if requested; return exit code 1 if a target is missed."""
     parser: argparse.ArgumentParser = options(__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=5, help="tunings of each case, with other noise")
+    parser.add_argument("--repeats", type=int, default=5, help="tunings per case, with different noise (default 5)")
     chosen = parser.parse_args(words)
     figures = figures_of(chosen, lambda: measure(chosen.repeats))
     return deliver(chosen, figures, text_of(figures), PAGE, BEGIN, targets_of(figures))

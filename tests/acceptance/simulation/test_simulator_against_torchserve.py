@@ -20,5 +20,5 @@ def test_latencies_throughput_and_batch_sizes_agree(record_property, tmp_path):
     close = [all(accuracy.agrees(row, name) for name in ("p50", "p99")) for row in rows]
     record_property("cells that agree", f"{sum(close)} of {len(close)}")
     assert np.mean(close) >= 0.9
-    missed = [target.cells() for target in accuracy.wanted(figures) if not target.met]
+    missed = [target.cells() for target in accuracy.wanted_of(figures) if not target.met]
     assert not missed
