@@ -1,4 +1,4 @@
-"""The batches behind a table of requests, put together again from what each request tells of its own."""
+"""Reconstruct the batches from a table of requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from tsbatch.bench.request_table import Column, Samples
 
 SAME_BATCH_MS: Final = 1.0
-"""Hand-overs that lie closer are one: clients' clocks and rounding differ by less, batches of a worker by more."""
+"""Closer hand-overs belong to one batch: clock and rounding errors are smaller, gaps between batches larger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +19,11 @@ class BatchTable:
     """Batches as columns of one length b, ordered by hand-over; times in ms, ``handed_over`` since the epoch.
 
     Attributes:
-        size: requests in it.
-        handed_over: when it was complete.
-        held: how long it was being assembled: from when a worker took its first request.
-        handler: its handler time.
-        worker: which worker's, NaN where nobody told.
+        size: number of requests.
+        handed_over: when the batch was complete.
+        held: assembly time, since a worker took the first request.
+        handler: handler time.
+        worker: number of the worker, NaN if unknown.
     """
 
     size: Column
@@ -37,7 +37,7 @@ class BatchTable:
 
     @property
     def at_once(self) -> float:
-        """How many batches were in the handler at once, on average while any was; 0 without batches."""
+        """Mean number of batches in the handler while any was; 0 without batches."""
         if not len(self):
             return 0.0
         begins, ends = self.handed_over, np.maximum.accumulate(self.handed_over + self.handler)
@@ -47,16 +47,18 @@ class BatchTable:
 
 
 def batches_of(samples: Samples) -> BatchTable:
-    """The batches that these requests travelled in.
+    """Return the batches of these requests, without those whose latency breakdown is unknown.
 
-    Members of a batch share size, handler time and the moment of hand-over (arrival, queue wait and assembly wait
-    summed up), so they are known by them. Requests whose split is unknown are left out.
+    Requests of a batch share its size, its handler time and the time of the hand-over (arrival, queue wait and assembly
+    wait added up).
     """
     known = ~np.isnan(samples.queue + samples.assembly + samples.handler + samples.batch)
     rows = samples.where(known)
     handed_over = rows.sent * 1000 + rows.queue + rows.assembly
     order = np.lexsort((handed_over, rows.handler, rows.batch))
-    starts = _starts(rows.batch[order], rows.handler[order], handed_over[order])
+    size, handler = rows.batch[order], rows.handler[order]
+    same = (np.diff(size) == 0) & (np.diff(handler) == 0) & (np.diff(handed_over[order]) <= SAME_BATCH_MS)
+    starts = np.flatnonzero(np.concatenate(([True], ~same))) if len(order) else order
     first = order[starts]
     held = np.maximum.reduceat(rows.assembly[order], starts) if len(starts) else np.empty(0)
     begin = handed_over[first]
@@ -71,19 +73,11 @@ def batches_of(samples: Samples) -> BatchTable:
 
 
 def batch_numbers(samples: Samples) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
-    """For each request the row of its batch in :func:`batches_of` of the same samples, shape (n,); all splits known."""
+    """Return each request's row in :func:`batches_of` of the same samples, shape (n,); all breakdowns must be known."""
     table = batches_of(samples)
     handed = samples.sent * 1000 + samples.queue + samples.assembly
-    # Batches of one size that took exactly as long lie together in time order, so the last one begun before is ours.
+    # Batches of equal size and handler time are in time order, so the last one begun before the request is its batch.
     order = np.lexsort((table.handed_over, table.handler, table.size))
     keys = [(table.size[row], table.handler[row], table.handed_over[row]) for row in order]
     rows = zip(samples.batch.tolist(), samples.handler.tolist(), (handed + 1e-6).tolist(), strict=True)
     return order[np.array([bisect_right(keys, key) - 1 for key in rows], dtype=np.intp)]
-
-
-def _starts(size: Column, handler: Column, handed_over: Column) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
-    # Where a new batch begins, in rows ordered by size, handler time and hand-over.
-    if not len(size):
-        return np.empty(0, dtype=np.intp)
-    other = (np.diff(size) != 0) | (np.diff(handler) != 0) | (np.diff(handed_over) > SAME_BATCH_MS)
-    return np.concatenate(([0], np.flatnonzero(other) + 1)).astype(np.intp)

@@ -1,7 +1,7 @@
-r"""The batches that TorchServe's ``ts_log.log`` tells of, worker by worker.
+r"""Reconstruct the batches of each worker from TorchServe's ``ts_log.log``.
 
-What one batch of two requests leaves in the log, with the lines in between left out (frontend/server/.../wlm/
-WorkerThread.java, wlm/BatchAggregator.java, job/RestJob.java)::
+The log lines of one batch of two requests, without the lines in between (frontend/server/.../wlm/WorkerThread.java,
+wlm/BatchAggregator.java, job/RestJob.java)::
 
     [DEBUG] W-9000-m_1.0 …wlm.WorkerThread - Flushing req.cmd PREDICT repeats 1 to backend at: 1795987216680
     [INFO ] W-9000-m_1.0-stdout MODEL_METRICS - HandlerTime.ms:40.2|#ModelName:m,Level:Model|#hostname:h,requestID:a,b,…
@@ -11,10 +11,10 @@ WorkerThread.java, wlm/BatchAggregator.java, job/RestJob.java)::
     [INFO ] W-9000-m_1.0 …wlm.BatchAggregator - Sending response for jobId b
     …
 
-Lines of ``org.pytorch.serve`` stand there twice, and those of several threads interleave. A thread's own lines keep
-their order, so each is followed for itself. A refused request (queue full) leaves its ACCESS_LOG line only, written
-by a thread that is no worker's. With metrics_mode=prometheus there is no MODEL_METRICS line, but the worker's own
-line stands in the log as ``…wlm.WorkerLifeCycle - result=[METRICS]HandlerTime…``.
+Lines of ``org.pytorch.serve`` appear twice, and the lines of several threads interleave. Each thread's lines keep their
+order, so threads are followed separately. A refused request (queue full) only has an ACCESS_LOG line, written by a
+thread that is not a worker's. With metrics_mode=prometheus there is no MODEL_METRICS line, but the worker's own line
+appears as ``…wlm.WorkerLifeCycle - result=[METRICS]HandlerTime…``.
 """
 
 from __future__ import annotations
@@ -40,21 +40,20 @@ LINE: Final = re.compile(
     rb'|ACCESS_LOG - \S+ "\w+ (?P<path>\S+)[^"]*" (?P<status>\w+) (?P<total>\d+)'
     rb")"
 )
-"""The lines that count, in log4j2's layout ``%d{ISO8601} [%-5p] %t %c - %m%n``. The last group names the kind."""
+"""The relevant lines, in log4j2's layout ``%d{ISO8601} [%-5p] %t %c - %m%n``. The last group names the kind."""
 
 PREDICTS: Final = {None, b"PREDICT", b"STREAMPREDICT", b"STREAMPREDICT2"}
-"""Commands that carry requests; TorchServe up to 0.8 names none."""
+"""Commands that carry requests; TorchServe up to 0.8 logs no command."""
 
 CALL: Final = re.compile(
     r"/(?:predictions|explanations)/(?P<name>[^/?]+)(?:/(?P<version>[^/?]+))?"
     r"|/v1/models/(?P<v1>[^/?:]+):"
     r"|/v2/models/(?P<v2>[^/?]+)(?:/versions/(?P<v2_version>[^/?]+))?/infer"
 )
-LATE: Final = 8
-"""So many batches later a handler time may be told: another thread reads the worker's output, and is often behind."""
+MAX_PENDING: Final = 8
+"""Batches that may wait for their handler time, because another thread reads the worker's output and is often late."""
 
-NANOSECONDS: Final = 1e6
-"""In a millisecond."""
+NANOSECONDS_PER_MS: Final = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +62,8 @@ class Job:
 
     Attributes:
         id: TorchServe's request id.
-        waited: from its arrival until its batch was complete, ms.
-        took: from then until it was answered, ms.
+        waited: time from its arrival until its batch was complete, ms.
+        took: time from then until its answer, ms.
         status: HTTP status of the answer.
     """
 
@@ -76,16 +75,16 @@ class Job:
 
 @dataclass(slots=True)
 class Batch:
-    """Requests that one worker was handed together.
+    """Requests that were handed to a worker together.
 
     Attributes:
-        model, version: whose.
+        model, version: the model.
         worker: the worker's thread.
         flushed: when the batch was complete, ms since the epoch.
-        free: until when the worker could not begin it: its previous batch, or another worker of the model that was
-            being filled (one at a time is: wlm/Model.java, pollBatch).
-        jobs: its requests, in the order they were answered.
-        handler: time in the handler, ms; NaN when nobody told.
+        free: when the worker could begin the batch: after its previous batch, and after any other worker of the model
+            that was filling one (only one at a time does: wlm/Model.java, pollBatch).
+        jobs: its requests, in the order of their answers.
+        handler: handler time, ms; NaN if unknown.
     """
 
     model: str
@@ -108,11 +107,11 @@ class Batch:
 
     @property
     def in_handler(self) -> float:
-        """Time in the handler, ms; where nobody told, what the way there and back leaves open: the first answer's."""
+        """Handler time, ms; if unknown, the time until the first answer, which includes the transfer."""
         return min(job.took for job in self.jobs) if math.isnan(self.handler) else self.handler
 
     def waits(self, job: Job) -> tuple[float, float]:
-        """Queue wait and assembly wait of one of its requests, ms."""
+        """Return queue wait and assembly wait of one of its requests, ms."""
         arrival = self.flushed - job.waited
         return max(0.0, self.begun - arrival), self.flushed - max(self.begun, arrival)
 
@@ -122,8 +121,8 @@ class Refused:
     """A request that never reached a worker.
 
     Attributes:
-        model, version: whose; an address without a version means the one that answered last.
-        at: when it was answered, ms since the epoch.
+        model, version: the model; an address without version means the version that answered last.
+        at: time of the answer, ms since the epoch.
         took: ms.
         status: HTTP status.
     """
@@ -136,79 +135,78 @@ class Refused:
 
 
 @dataclass(slots=True)
-class _Thread:
-    """What is known of one worker: the batch it has in hand, and those before it whose handler time is not told yet."""
+class _Worker:
+    """State of one worker: its current batch, and earlier ones whose handler time is still unknown."""
 
     name: str
     model: str
     version: str
     batch: Batch | None = None
-    before: list[Batch] = field(default_factory=list)
+    pending: list[Batch] = field(default_factory=list)
     ended: float = 0.0
     flushed: float = 0.0
     job: str = ""
     status: int | None = None
-    told: dict[bytes, tuple[float, str]] = field(default_factory=dict)
+    times: dict[bytes, tuple[float, str]] = field(default_factory=dict)
 
 
 class BatchReader:
-    """Turns lines of ``ts_log.log``, in their order, into batches; remembers no more than each worker's last one."""
+    """Convert lines of ``ts_log.log`` into batches, in bounded memory."""
 
     def __init__(self) -> None:
-        self._threads: dict[bytes, _Thread | None] = {}
+        self._threads: dict[bytes, _Worker | None] = {}
         self._last: dict[bytes, bytes] = {}
-        self._workers: dict[str, _Thread] = {}
+        self._workers: dict[str, _Worker] = {}
         self._versions: dict[str, str] = {}
         self._others: dict[bytes, bytes] = {}
         self._stamp = b""
         self._flushed = 0.0
         self._ready: list[Batch | Refused] = []
-        self._kinds: dict[str | None, Callable[[_Thread, re.Match[bytes]], None]] = {
+        self._kinds: dict[str | None, Callable[[_Worker, re.Match[bytes]], None]] = {
             "flushed": self._flush,
-            "job": self._answer,
-            "took": self._job,
-            "id": self._early,
-            "first": self._late,
-            "total": self._access,
+            "job": self._set_job,
+            "took": self._add_job,
+            "id": self._handler_time,
+            "first": self._handler_time,
+            "total": self._set_status,
         }
 
     def feed(self, lines: Iterable[bytes]) -> Iterator[Batch | Refused]:
-        """The batches and refusals that became known with these lines, which end at line breaks."""
-        threads, last, kinds, ready = self._threads, self._last, self._kinds, self._ready
+        """Yield the batches and refusals that these complete lines finish."""
+        workers, last, kinds, ready = self._threads, self._last, self._kinds, self._ready
         for found in filter(None, map(LINE.match, lines)):
             name = found["thread"]
-            thread = threads[name] if name in threads else self._meet(name)
-            if thread is None:
+            worker = workers[name] if name in workers else self._worker_of(name)
+            if worker is None:
                 self._refuse(found)
             elif found.string != last.get(name):
-                # By thread, not by worker: the one that reads the worker's output writes between two copies of a line.
+                # By thread: the thread that reads the worker's output may write between two copies of a line.
                 last[name] = found.string
-                kinds[found.lastgroup](thread, found)
+                kinds[found.lastgroup](worker, found)
             if ready:
                 yield from ready
                 ready.clear()
 
     def finish(self) -> Iterator[Batch]:
-        """The batches still in hand; call it when there are no more lines."""
+        """Yield the unfinished batches at the end of the log."""
         for worker in self._workers.values():
             self._close(worker)
-            self._ready += worker.before
-            worker.before.clear()
+            self._ready += worker.pending
+            worker.pending.clear()
         yield from (one for one in self._ready if isinstance(one, Batch))
         self._ready.clear()
 
-    def _meet(self, name: bytes) -> _Thread | None:
+    def _worker_of(self, name: bytes) -> _Worker | None:
         found = WORKER.fullmatch(name.decode(errors="replace"))
         model, _, version = found["model"].rpartition("_") if found else ("", "", "")
         if found is None or not model:
             self._threads[name] = None
             return None
         worker = found["worker"]
-        thread = self._workers.get(worker) or _Thread(worker, model, version)
-        self._workers[worker] = self._threads[name] = thread
-        return thread
+        self._threads[name] = self._workers.setdefault(worker, _Worker(worker, model, version))
+        return self._threads[name]
 
-    def _flush(self, worker: _Thread, found: re.Match[bytes]) -> None:
+    def _flush(self, worker: _Worker, found: re.Match[bytes]) -> None:
         flushed = float(found["flushed"])
         self._stamp, self._flushed = found.string[:23], flushed
         self._close(worker)
@@ -224,51 +222,46 @@ class BatchReader:
         worker.flushed = flushed
         self._versions[worker.model] = worker.version
 
-    def _close(self, worker: _Thread) -> None:
+    def _close(self, worker: _Worker) -> None:
         batch, worker.batch = worker.batch, None
         if batch is not None and batch.jobs:
             worker.ended = batch.ended
-            for name, (ms, request) in worker.told.items():
-                _credit(batch, name, ms, request)
-            (worker.before if math.isnan(batch.handler) else self._ready).append(batch)
-            if len(worker.before) > LATE:
-                self._ready.append(worker.before.pop(0))
-        worker.told.clear()
+            for name, (ms, request) in worker.times.items():
+                _set_handler_time(batch, name, ms, request)
+            (worker.pending if math.isnan(batch.handler) else self._ready).append(batch)
+            if len(worker.pending) > MAX_PENDING:
+                self._ready.append(worker.pending.pop(0))
+        worker.times.clear()
         worker.status = None
 
-    def _answer(self, worker: _Thread, found: re.Match[bytes]) -> None:
+    def _set_job(self, worker: _Worker, found: re.Match[bytes]) -> None:
         worker.job = found["job"].decode()
 
-    def _access(self, worker: _Thread, found: re.Match[bytes]) -> None:
+    def _set_status(self, worker: _Worker, found: re.Match[bytes]) -> None:
         worker.status = _status(found["status"])
 
-    def _job(self, worker: _Thread, found: re.Match[bytes]) -> None:
+    def _add_job(self, worker: _Worker, found: re.Match[bytes]) -> None:
         if worker.batch is None:
-            return  # the log begins in the middle of a batch
-        waited, took = float(found["waited"]) / NANOSECONDS, float(found["took"]) / NANOSECONDS
-        failed = found["clock"] == b"Inference"  # the error path counts from the arrival, and names no job
+            return  # the log starts in the middle of a batch
+        waited, took = float(found["waited"]) / NANOSECONDS_PER_MS, float(found["took"]) / NANOSECONDS_PER_MS
+        failed = found["clock"] == b"Inference"  # the error path counts from the arrival, and logs no job
         status = worker.status if worker.status is not None else 500 if failed else 200
         job = Job("" if failed else worker.job, waited, took - waited if failed else took, status)
         worker.batch.jobs.append(job)
         worker.status = None
 
-    def _early(self, worker: _Thread, found: re.Match[bytes]) -> None:
-        self._tell(worker, found["early"], found["early_ms"], found["id"])
-
-    def _late(self, worker: _Thread, found: re.Match[bytes]) -> None:
-        self._tell(worker, found["late"], found["late_ms"], found["first"])
-
-    def _tell(self, worker: _Thread, name: bytes, value: bytes, request: bytes) -> None:
+    def _handler_time(self, worker: _Worker, found: re.Match[bytes]) -> None:
+        name, value = found["early"] or found["late"], found["early_ms"] or found["late_ms"]
         try:
-            ms, job = float(value), request.decode()
+            ms, job = float(value), (found["id"] or found["first"]).decode()
         except ValueError:
             return
-        late = next((batch for batch in worker.before if _credit(batch, name, ms, job)), None)
-        if late is None:
-            worker.told[name] = ms, job
+        batch = next((batch for batch in worker.pending if _set_handler_time(batch, name, ms, job)), None)
+        if batch is None:
+            worker.times[name] = ms, job
         else:
-            worker.before.remove(late)
-            self._ready.append(late)
+            worker.pending.remove(batch)
+            self._ready.append(batch)
 
     def _refuse(self, found: re.Match[bytes]) -> None:
         name = found["thread"]
@@ -281,20 +274,20 @@ class BatchReader:
             return
         model = called["name"] or called["v1"] or called["v2"]
         if model not in self._versions:
-            return  # nobody has a queue for it
+            return  # no worker of this model has answered yet
         version = called["version"] or called["v2_version"] or self._versions[model]
-        at = self._moment(found.string[:23])
+        at = self._time_of(found.string[:23])
         self._ready.append(Refused(model, version, at, float(found["total"]), status))
 
-    def _moment(self, stamp: bytes) -> float:
-        # The log has local time of a machine that may be in another zone; a hand-over has both.
+    def _time_of(self, stamp: bytes) -> float:
+        # Timestamps are local times of a machine that may be in another zone; hand-over lines have both clocks.
         if not self._stamp:
             return _naive(stamp)
         return self._flushed + _naive(stamp) - _naive(self._stamp)
 
 
-def _credit(batch: Batch, name: bytes, ms: float, request: str) -> bool:
-    """Give a batch its handler time, if it is the one that this request was in; HandlerTime before PredictionTime."""
+def _set_handler_time(batch: Batch, name: bytes, ms: float, request: str) -> bool:
+    """Set the handler time if the request belongs to this batch; HandlerTime takes precedence over PredictionTime."""
     if all(job.id != request for job in batch.jobs):
         return False
     if name == b"Handler" or math.isnan(batch.handler):
@@ -303,7 +296,7 @@ def _credit(batch: Batch, name: bytes, ms: float, request: str) -> bool:
 
 
 def _status(word: bytes) -> int:
-    # gRPC writes OK and the names of its errors.
+    # gRPC logs OK or the name of an error.
     return int(word) if word.isdigit() else 200 if word == b"OK" else 500
 
 

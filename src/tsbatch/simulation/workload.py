@@ -58,13 +58,13 @@ def read_recorded(path: Path, model: str | None = None) -> Recording:
         return _of_bench(path)
     if path.is_dir() or path.name.startswith("ts_log"):
         from tsbatch.diagnosis.data_sources import choose
-        from tsbatch.diagnosis.model_log import MOST_REQUESTS
+        from tsbatch.diagnosis.model_log import MAX_REQUESTS
         from tsbatch.diagnosis.ts_log import read_log
 
         log = choose(read_log(path), model)
         if log.share < 1:
             raise UsageError(
-                f"{path} has {log.requests} requests of {log.name}, more than {MOST_REQUESTS}; use a shorter log"
+                f"{path} has {log.requests} requests of {log.name}, more than {MAX_REQUESTS}; use a shorter log"
             )
         return _from_first(log.samples().sent, f"{log.name}/{log.version} in {path}")
     return Recording(np.array(read_trace(path).times), str(path))

@@ -9,8 +9,10 @@ import pytest
 from tests.unit.diagnosis.log_lines import answered, flushing, told
 from tests.unit.diagnosis.tables import lonely, queueing
 from tsbatch.bench.result_file import BenchResult, Run
-from tsbatch.diagnosis.data_sources import from_log, from_result, in_a_row
+from tsbatch.diagnosis.data_sources import choose, from_result, in_a_row, of_model_log
+from tsbatch.diagnosis.model_facts import Known
 from tsbatch.diagnosis.regimes import Regime
+from tsbatch.diagnosis.ts_log import read_log
 from tsbatch.errors import UsageError
 
 
@@ -54,7 +56,7 @@ def test_of_several_steps_the_last_and_all_its_repeats(tmp_path):
     found = from_result(save(tmp_path / "r.json", [run(calm, 1.0), run(busy, 8.0), run(calm, 1.0), run(busy, 8.0)]))
     assert found.finding.regime is Regime.QUEUE
     assert found.evidence.requests == 2 * len(busy)
-    assert found.remarks == ["of 2 steps the last one, 8, is diagnosed"]
+    assert found.remarks == ["only the last of 2 steps, 8, was diagnosed"]
 
 
 def test_runs_follow_each_other_without_a_gap():
@@ -85,14 +87,16 @@ def folder(tmp_path):
 
 
 def test_a_log_folder_and_its_busiest_model(folder):
-    found = from_log(folder)
+    busiest, *others = read_log(folder)
+    found = of_model_log(busiest, Known(), others=others)
     assert (found.known.model, found.known.version, found.known.workers) == ("b", "1.0", 1)
-    assert found.remarks == ["the log also tells of b/2.0 (4), a/1.0 (3); choose with --model"]
+    assert found.remarks == ["the log also has requests of b/2.0 (4), a/1.0 (3); choose with --model"]
     assert found.to_json()["regime"] == "idle"
 
 
 def test_a_model_of_a_log_folder(folder):
-    assert from_log(folder, model="a").evidence.requests == 3
-    assert from_log(folder, model="b/2.0").known.version == "2.0"
-    with pytest.raises(UsageError, match=r"tells nothing of c; it tells of: b/1\.0, b/2\.0, a/1\.0"):
-        from_log(folder, model="c")
+    logs = read_log(folder)
+    assert of_model_log(choose(logs, "a"), Known()).evidence.requests == 3
+    assert of_model_log(choose(logs, "b/2.0"), Known()).known.version == "2.0"
+    with pytest.raises(UsageError, match=r"has no requests of c; it has requests of: b/1\.0, b/2\.0, a/1\.0"):
+        choose(logs, "c")

@@ -84,7 +84,7 @@ def test_a_last_line_without_end_and_a_gzip_file_still_being_written(tmp_path):
 
 
 def test_more_requests_than_are_kept_leave_a_fair_sample(tmp_path):
-    reader = LogReader(most=4000)
+    reader = LogReader(limit=4000)
     generator = np.random.default_rng(0)
     waits = generator.exponential(20, 30_000)
     for at, wait in enumerate(waits):
@@ -111,5 +111,5 @@ def test_what_is_no_log_is_said_so(tmp_path):
     with pytest.raises(UsageError, match=r"no request in ts_log\.log; expected lines like .*Waiting time ns"):
         read_log(tmp_path)
     (tmp_path / "ts_log.1.log.gz").write_bytes(b"no gzip at all, though its name says so")
-    with pytest.raises(UsageError, match=r"ts_log\.1\.log\.gz: is damaged"):
+    with pytest.raises(UsageError, match=r"ts_log\.1\.log\.gz is damaged"):
         read_log(tmp_path)

@@ -136,9 +136,9 @@ def test_recorded_in_a_log(tmp_path, monkeypatch):
     assert read_recorded(tmp_path).times.tolist() == [0.0, 0.5]
     assert read_recorded(tmp_path).origin == f"m/1.0 in {tmp_path}"
     assert read_recorded(tmp_path / "ts_log.log", "m").times.tolist() == [0.0, 0.5]
-    with pytest.raises(UsageError, match="nothing of other"):
+    with pytest.raises(UsageError, match="no requests of other"):
         read_recorded(tmp_path, "other")
-    monkeypatch.setattr(ts_log, "read_log", partial(ts_log.read_log, most=1))
+    monkeypatch.setattr(ts_log, "read_log", partial(ts_log.read_log, limit=1))
     with pytest.raises(UsageError, match="has 2 requests of m, more than 100000; use a shorter log"):
         read_recorded(tmp_path)
 
