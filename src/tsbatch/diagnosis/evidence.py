@@ -1,4 +1,4 @@
-"""The numbers that a diagnosis stands on, from a table of requests."""
+"""Compute the figures that a diagnosis is based on from a table of requests."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ from tsbatch.diagnosis.batch_table import BatchTable, batches_of
 from tsbatch.diagnosis.model_facts import Known
 
 CLOCKS_MS: Final = 1.0
-"""TorchServe logs the moment of a hand-over in whole milliseconds."""
+"""TorchServe logs hand-overs in whole milliseconds."""
 
 NO_WAIT_MS: Final = 2.0
-"""A batch that was held shorter waited for nobody."""
+"""A batch that was held for a shorter time did not wait."""
 
-FEW: Final = 5
-"""Fewer batches of a size tell nothing about it."""
+MIN_BATCHES: Final = 5
+"""Minimum number of batches of a size for a conclusion about it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What a batch of n requests costs in the handler: ``fixed + each * n`` ms, fitted to the batches seen."""
+    """Handler time of a batch of n requests: ``fixed + each * n`` ms, fitted to the observed batches."""
 
     fixed: float
     each: float
 
     def of(self, size: float) -> float:
-        """Milliseconds of a batch of this size."""
+        """Return the handler time of a batch of this size in ms."""
         return self.fixed + self.each * size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """Figures of one model under one load; times in ms, shares 0 to 1, None where the source cannot tell.
+    """Figures of one model under one load; times in ms, shares 0 to 1, None if unknown.
 
     Attributes:
-        requests: how many there were, and ``seconds`` over how long.
-        rate: good answers a second.
-        failed: share without a good answer; ``refused`` of them were 503 before any worker (queue full).
+        requests: number of requests; ``seconds`` their time span.
+        rate: good answers per second.
+        failed: share without a good answer; ``refused``: share answered with 503 before any worker (queue full).
         queue, assembly, handler, outside, latency: means over the good answers.
-        workers: how many answered, or are known to be there.
-        busy: share of the time that a worker was in its handler, mean over the workers.
-        at_once: batches in the handler at once while any was.
-        in_flight: requests on their way at once, mean; ``alone`` the share that met no other.
-        batch: mean requests a batch; ``largest`` the most.
-        batch_size, delay: batchSize and maxBatchDelay, known or as the batches show them.
-        full, held: share of the batches that left full; how long those that did not were held, median.
-        cost: of a batch by its size.
+        workers: number of workers, known or seen.
+        busy: mean share of the time that a worker was in its handler.
+        at_once: mean number of batches in the handler while any was.
+        in_flight: mean number of requests in flight; ``alone``: share that met no other request.
+        batch: mean requests per batch; ``largest``: maximum.
+        batch_size, delay: batchSize and maxBatchDelay, known or derived from the batches.
+        full, held: share of full batches; median time that the others were held.
+        cost: handler time of a batch by its size.
     """
 
     requests: int
@@ -76,19 +76,19 @@ class Evidence:
     cost: Cost | None = None
 
     def share(self, part: str) -> float:
-        """Which share of the mean latency a part is."""
+        """Return a part's share of the mean latency."""
         value: float = getattr(self, part)
         return value / self.latency if self.latency else 0.0
 
 
 def evidence_of(samples: Samples, known: Known, *, seconds: float | None = None, share: float = 1.0) -> Evidence:
-    """The evidence in these requests.
+    """Compute the figures of these requests.
 
     Args:
         samples: the requests, at least one.
-        known: what is known beside them.
-        seconds: how long it took, when the requests are only a sample of it.
-        share: how much of all requests they are.
+        known: facts in addition to them.
+        seconds: time span, if the requests are only a sample.
+        share: share of all requests that they are.
     """
     good = samples.where(samples.ok & ~np.isnan(samples.handler))
     ends = samples.sent + samples.latency / 1000
@@ -127,48 +127,48 @@ def _mean(values: Column) -> float:
 
 
 def _alone(sent: Column, ends: Column) -> float:
-    # In flight at an arrival: those sent before it, less those answered before it.
+    # In flight at an arrival: requests sent before it minus requests answered before it.
     order = np.sort(sent)
     answered = np.searchsorted(np.sort(ends), order + CLOCKS_MS / 1000, side="right")
     return float((np.arange(len(order)) - answered <= 0).mean())
 
 
 def _limits(table: BatchTable, samples: Samples, known: Known) -> tuple[int | None, float | None]:
-    told = samples.capacity[~np.isnan(samples.capacity)]
-    size = known.batch_size or (int(np.median(told)) if len(told) else None)
+    capacity = samples.capacity[~np.isnan(samples.capacity)]
+    size = known.batch_size or (int(np.median(capacity)) if len(capacity) else None)
     seen_size, seen_delay = _seen_limits(table) if size is None else (size, _typical(table.held[table.size < size]))
     return seen_size, float(known.max_batch_delay) if known.max_batch_delay is not None else seen_delay
 
 
 def _seen_limits(table: BatchTable) -> tuple[int | None, float | None]:
-    """The batch size and the delay that the batches show; no size when even the largest left by time-out.
+    """Derive batch size and delay from the batches; no size if even the largest batch left by timeout.
 
-    A batch that is not full leaves when the delay is over, never before (wlm/Model.java, pollBatch).
+    A batch that is not full leaves when the delay is over, and never earlier (wlm/Model.java, pollBatch).
     """
     if not len(table):
         return None, None
     sizes, counts = np.unique(table.size, return_counts=True)
-    # Two batches of which the log shows one are larger than any can be; a size that comes often is real.
-    often = sizes[counts >= FEW]
+    # Two batches that look like one in the log exceed the real maximum; a frequent size is real.
+    often = sizes[counts >= MIN_BATCHES]
     largest = (often if len(often) else sizes).max()
     delay = _typical(table.held[table.size < largest])
     held = table.held[table.size == largest]
     if delay is None:
-        # All are of one size: either all were full, or all waited for one more that never came.
+        # All are of one size: either all were full, or all waited in vain for another request.
         low, middle = np.quantile(held, (0.1, 0.5))
-        waited_out = len(held) >= FEW and low > NO_WAIT_MS and low > 0.8 * middle
+        waited_out = len(held) >= MIN_BATCHES and low > NO_WAIT_MS and low > 0.8 * middle
         return (None, float(middle)) if waited_out else (int(largest), None)
     in_vain = delay > NO_WAIT_MS and float((held >= 0.9 * delay).mean()) > 0.5
     return (None if in_vain else int(largest)), delay
 
 
 def _typical(held: Column) -> float | None:
-    return float(np.quantile(held, 0.75)) if len(held) >= FEW else None
+    return float(np.quantile(held, 0.75)) if len(held) >= MIN_BATCHES else None
 
 
 def _cost(table: BatchTable) -> Cost | None:
     sizes, counts = np.unique(table.size, return_counts=True)
-    sizes, counts = sizes[counts >= FEW], counts[counts >= FEW]
+    sizes, counts = sizes[counts >= MIN_BATCHES], counts[counts >= MIN_BATCHES]
     if len(sizes) < 2:
         return None
     medians = np.array([np.median(table.handler[table.size == size]) for size in sizes])

@@ -1,4 +1,4 @@
-"""Where the time of the requests went: as a whole, among the slowest, and over time."""
+"""Latency breakdown: over all requests, among the slowest, and over time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from tsbatch.bench.request_table import STAGES, WAITS, Column, Samples
 
 OUTSIDE: Final = "outside"
-"""What none of the three covers: the way to the worker and back, writing the answer, and from a client the network."""
+"""The rest of the latency: transfer to the worker and back, writing the answer, and, seen by a client, the network."""
 
 PARTS: Final = (*WAITS, OUTSIDE)
 SLOWEST: Final = 0.01
@@ -23,11 +23,11 @@ class Part:
     """One part of the latency over all good answers, in ms.
 
     Attributes:
-        name: queue, assembly, handler, outside, or latency for the whole.
+        name: queue, assembly, handler, outside, or latency for all of them.
         mean: its mean.
-        share: of the mean latency, 0 to 1.
-        p50, p99: its own percentiles; None where only means are known.
-        slowest: its mean among the slowest hundredth of the requests; None where only means are known.
+        share: its share of the mean latency, 0 to 1.
+        p50, p99: its percentiles; None if only means are known.
+        slowest: its mean among the slowest 1 % of the requests; None if only means are known.
     """
 
     name: str
@@ -40,11 +40,11 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A stretch of time. ``begin`` is seconds since the first request, ``rate`` requests/s, the rest means in ms.
+    """A time window. ``begin`` is in seconds since the first request, ``rate`` in requests/s, the rest are means in ms.
 
     Attributes:
-        begin, seconds: when, and how long.
-        rate: good answers a second.
+        begin, seconds: start and length.
+        rate: good answers per second.
         queue, assembly, handler, outside: mean of each part.
         p99: of the latency.
         failed: share of requests without a good answer.
@@ -63,14 +63,14 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The parts, the handler's stages where they are known, and the stretches of time."""
+    """The parts of the latency, the handler's stages if known, and the time windows."""
 
     parts: Sequence[Part]
     stages: Sequence[Part] = ()
     windows: Sequence[Window] = ()
 
     def part(self, name: str) -> Part:
-        """The part of that name.
+        """Return the part with this name.
 
         Raises:
             KeyError: there is none.
@@ -79,37 +79,30 @@ class Split:
 
 
 def split(samples: Samples, *, share: float = 1.0, windows: int = WINDOWS) -> Split:
-    """Where the time went.
+    """Return the latency breakdown.
 
     Args:
         samples: the requests.
-        share: how much of all requests they are, for the rates.
-        windows: into how many stretches of time to cut.
+        share: share of all requests that they are, for the rates.
+        windows: number of time windows.
     """
     good = samples.where(samples.ok & ~np.isnan(samples.handler))
-    columns = parts_of(good)
-    slow = _slowest(good.latency)
-    whole = float(good.latency.mean()) if len(good) else 0.0
+    mean = float(good.latency.mean()) if len(good) else 0.0
+    slow = good.latency >= np.quantile(good.latency, 1 - SLOWEST) if len(good) else np.empty(0, dtype=np.bool_)
     stages = {name: getattr(good, name) for name in STAGES if not np.isnan(getattr(good, name)).all()}
     return Split(
-        parts=[_part(name, values, whole, slow) for name, values in columns.items()],
-        stages=[_part(name, values, whole, slow) for name, values in stages.items() if len(good)],
+        parts=[_part(name, values, mean, slow) for name, values in parts_of(good).items()],
+        stages=[_part(name, values, mean, slow) for name, values in stages.items() if len(good)],
         windows=_over_time(samples, share, windows),
     )
 
 
 def parts_of(samples: Samples) -> dict[str, Column]:
-    """Each request's parts and latency, ms; what is outside is never below 0."""
+    """Return the parts and the latency of each request, ms; ``outside`` is at least 0."""
     known = samples.queue + samples.assembly + samples.handler
     outside = np.maximum(0.0, samples.latency - known)
     waits = {name: getattr(samples, name) for name in WAITS}
     return {**waits, OUTSIDE: outside, "latency": samples.latency}
-
-
-def _slowest(latency: Column) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    edge = np.quantile(latency, 1 - SLOWEST) if len(latency) else 0.0
-    slow: np.ndarray[tuple[int], np.dtype[np.bool_]] = latency >= edge
-    return slow
 
 
 def _part(name: str, values: Column, whole: float, slow: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Part:
@@ -125,22 +118,20 @@ def _part(name: str, values: Column, whole: float, slow: np.ndarray[tuple[int], 
 def _over_time(samples: Samples, share: float, count: int) -> list[Window]:
     if len(samples) < 2:
         return []
-    begin, end = float(samples.sent.min()), float(samples.sent.max())
-    width = (end - begin) / count
+    since = samples.sent - samples.sent.min()
+    width = float(since.max()) / count
     if width <= 0:
         return []
-    place = np.minimum(((samples.sent - begin) / width).astype(int), count - 1)
+    window = np.minimum((since / width).astype(int), count - 1)
     columns = parts_of(samples)
     good = samples.ok & ~np.isnan(samples.handler)
     found = []
-    for number in range(count):
-        here = place == number
-        if not here.any():
-            continue
-        fine = here & good
-        answered = int(fine.sum())
-        means = {name: float(columns[name][fine].mean()) if answered else 0.0 for name in PARTS}
-        p99 = float(np.quantile(samples.latency[fine], 0.99)) if answered else 0.0
+    for number in np.unique(window).tolist():
+        here = window == number
+        answered = here & good
+        n = int(answered.sum())
+        means = {name: float(columns[name][answered].mean()) if n else 0.0 for name in PARTS}
+        p99 = float(np.quantile(samples.latency[answered], 0.99)) if n else 0.0
         failed = 1 - float(samples.ok[here].mean())
-        found.append(Window(number * width, width, answered / width / share, **means, p99=p99, failed=failed))
+        found.append(Window(number * width, width, n / width / share, **means, p99=p99, failed=failed))
     return found

@@ -1,7 +1,7 @@
-"""What a running server is doing right now, model by model: what ``tsbatch top`` shows.
+"""Live status of the models on a running server, for ``tsbatch top``.
 
-Workers, their memory and the queue's length come from the management API; the rest from what ``ts_log.log`` gained
-since the last look, or, where that cannot be read, from the growth of the sums on the Prometheus address.
+Workers, their memory and the queue length come from the management API; the rest from the new lines of ``ts_log.log``
+or, if the log is not readable, from the growth of the sums at the Prometheus address.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import numpy as np
 import psutil
 
 from tsbatch.bench.request_table import WAITS
-from tsbatch.diagnosis.diagnosis import Diagnosis
 from tsbatch.diagnosis.model_facts import Known
 from tsbatch.diagnosis.model_log import ModelLog
 from tsbatch.diagnosis.prometheus import Scrape, between
@@ -30,18 +29,18 @@ from tsbatch.serving.worker_log import SERVER_LOG, Tail
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One version of a model over the last interval; times in ms, None where nobody can tell.
+    """One version of a model over the last interval; times in ms, None if unknown.
 
     Attributes:
-        model, version: which.
-        rate: requests/s that were answered well.
-        failed: share of the requests that were not, 0 to 1.
-        batch, batch_size: mean requests in a batch, and how many it could hold.
-        waiting, places: requests in the queue, and how many may be.
+        model, version: the model.
+        rate: good answers per second.
+        failed: share of failed requests, 0 to 1.
+        batch, batch_size: mean and maximum requests per batch.
+        waiting, places: length and capacity of the queue.
         queue, assembly, handler, latency: means.
-        p99: of the latency.
-        ready, wanted: workers.
-        memory: private memory of all its workers, bytes; None where they run on another machine.
+        p99: P99 of the latency.
+        ready, wanted: number of workers.
+        memory: private memory of all workers, bytes; None if they run on another machine.
     """
 
     model: str
@@ -63,7 +62,7 @@ class Row:
 
 
 class LogTail:
-    """The requests that a growing ``ts_log.log`` tells of, interval by interval.
+    """The requests in a growing ``ts_log.log``, interval by interval.
 
     Args:
         folder: the server's log folder.
@@ -75,18 +74,18 @@ class LogTail:
         self._reader = LogReader()
 
     def take(self) -> dict[tuple[str, str], ModelLog]:
-        """By model and version, what became known since the last time."""
+        """Return the new requests by model and version."""
         self._reader.feed([line.encode() for line in self._tail.lines()])
         return {(log.name, log.version): log for log in self._reader.take()}
 
 
 class Top:
-    """Looks at a server again and again.
+    """Observes a server repeatedly.
 
     Args:
         management: its management API.
-        log: its log, where it can be read.
-        scrape: asks its Prometheus address; for servers whose log cannot be read.
+        log: its log, if readable.
+        scrape: reads its Prometheus address, for servers whose log is not readable.
         clock: seconds.
     """
 
@@ -106,16 +105,19 @@ class Top:
         self._before = scrape() if scrape else None
 
     def look(self, model: str | None = None) -> list[Row]:
-        """Every version of every model, or of one, by what it did since the last look.
+        """Return every version of all models, or of one, over the interval since the last call.
 
         Raises:
             ModelNotFound: the server has no such model.
-            ServerError: the server cannot be reached or fails.
+            ServerError: the server is unreachable or fails.
         """
         described = list(self._management.every_version() if model is None else self._management.versions(model))
         now = self._clock()
         seconds, self._since = max(1e-3, now - self._since), now
-        figures = self._of_log(seconds) if self._log else self._of_metrics(described)
+        if self._log:
+            figures = {key: _figures(log, seconds) for key, log in self._log.take().items()}
+        else:
+            figures = self._of_metrics(described)
         return [self._row(one, figures.get((one["modelName"], one["modelVersion"]), {})) for one in described]
 
     def _row(self, model: Mapping[str, Any], figures: Mapping[str, Any]) -> Row:
@@ -133,20 +135,18 @@ class Top:
             **figures,
         )
 
-    def _of_log(self, seconds: float) -> dict[tuple[str, str], dict[str, Any]]:
-        assert self._log is not None
-        return {key: _figures(log, seconds) for key, log in self._log.take().items()}
-
     def _of_metrics(self, described: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
         if self._scrape is None or self._before is None:
             return {}
         before, self._before = self._before, self._scrape()
         found = {}
         for model in described:
-            with contextlib.suppress(UsageError):  # nothing was asked of it
-                diagnosis = between(before, self._before, model=model["modelName"], known=Known.of_described(model))
-                # The sums name the version of the address, which mostly has none.
-                found[model["modelName"], model["modelVersion"]] = _means(diagnosis)
+            with contextlib.suppress(UsageError):  # it received no requests
+                known = Known.of_described(model)
+                evidence = between(before, self._before, model=model["modelName"], known=known).evidence
+                # The sums are labelled with the version of the address, which usually has none.
+                figures = {name: getattr(evidence, name) for name in ("rate", "batch", *WAITS, "latency")}
+                found[model["modelName"], model["modelVersion"]] = figures
         return found
 
 
@@ -162,12 +162,6 @@ def _figures(log: ModelLog, seconds: float) -> dict[str, Any]:
         figures |= {name: float(getattr(good, name).mean()) for name in (*WAITS, "latency")}
         figures["p99"] = float(np.quantile(good.latency, 0.99))
     return figures
-
-
-def _means(diagnosis: Diagnosis) -> dict[str, Any]:
-    evidence = diagnosis.evidence
-    names = ("rate", "batch", *WAITS, "latency")
-    return {name: getattr(evidence, name) for name in names}
 
 
 def _memory(model: Mapping[str, Any]) -> int | None:

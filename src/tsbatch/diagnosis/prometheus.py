@@ -1,8 +1,8 @@
-"""The diagnosis from a Prometheus address of TorchServe (``metrics_mode=prometheus``): means only.
+"""Diagnose from a Prometheus address of TorchServe (``metrics_mode=prometheus``): means only.
 
-TorchServe gives sums, so all that can be known are means over an interval: the growth of a sum divided by the growth of
-a count. No percentiles, no single batch. Its own latency sums hold queue wait and assembly wait in one figure
-(frontend/server/.../job/RestJob.java); a tsbatch handler whose clients send X-Request-Start counts them apart.
+TorchServe reports sums, so only means over an interval are known: the growth of a sum divided by the growth of a count.
+There are no percentiles and no single batches. Its own latency sums contain queue wait and assembly wait together
+(frontend/server/.../job/RestJob.java); tsbatch handlers count them separately if clients send X-Request-Start.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ STAGE_SUMS: Final = tuple(f"{stage.capitalize()}Time" for stage in STAGES)
 MODEL_LABELS: Final = ("model_name", "ModelName")
 
 MEANS_ONLY: Final = (
-    "Prometheus gives sums, so these are means over the interval; percentiles, single batches and a sequential client "
-    "show in the log folder or in a load test's file only"
+    "Prometheus only has sums, so these are means over the interval; percentiles, batches and sequential clients are "
+    "only visible in the log folder or in a load test's file"
 )
-NOT_APART: Final = (
-    "queue wait and assembly wait cannot be told apart here: no tsbatch handler counted them, or no client sent "
-    "X-Request-Start; the sum stands under queue"
+NOT_SEPARATE: Final = (
+    "queue wait and assembly wait are not known separately, because no tsbatch handler counted them or no client sent "
+    "X-Request-Start; their sum is shown as queue"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """What /metrics said at one moment: for each model the value of each name, summed over the other labels.
+    """The answer of /metrics at one moment: the values of each model by name, summed over the other labels.
 
     Attributes:
-        at: when, seconds of a monotonic clock.
+        at: seconds of a monotonic clock.
         models: model to name to value.
     """
 
@@ -55,7 +55,7 @@ class Scrape:
 
 
 def parse(text: str) -> dict[str, dict[str, float]]:
-    """Prometheus' text format as model to name to value; what names no model is left out."""
+    """Parse Prometheus' text format into model to name to value; samples without a model are skipped."""
     models: dict[str, dict[str, float]] = {}
     for line in text.splitlines():
         found = SAMPLE.fullmatch(line.strip())
@@ -70,11 +70,11 @@ def parse(text: str) -> dict[str, dict[str, float]]:
 
 
 def scrape(url: str) -> Scrape:
-    """Ask a metrics address.
+    """Read a metrics address.
 
     Raises:
-        UsageError: what answers there has no metrics of TorchServe's.
-        ServerError: nobody answers.
+        UsageError: the address does not answer with metrics.
+        ServerError: it is unreachable.
     """
     address = url if url.rstrip("/").endswith("metrics") else f"{url.rstrip('/')}/metrics"
     try:
@@ -94,18 +94,18 @@ def from_prometheus(
     known: Known | None = None,
     wait: Callable[[float], None] = time.sleep,
 ) -> Diagnosis:
-    """Diagnose one model from what its sums grow by.
+    """Diagnose one model from the growth of its sums.
 
     Args:
         url: the metrics address.
         seconds: how long to watch.
-        model: which; the one that grew most when left out.
-        known: what is known of it beside the metrics.
+        model: the model; by default the one with the most requests.
+        known: facts in addition to the metrics.
         wait: how to wait.
 
     Raises:
-        UsageError: there are no such metrics, or nothing was asked of the model meanwhile.
-        ServerError: nobody answers.
+        UsageError: there are no such metrics, or the model received no requests meanwhile.
+        ServerError: the address is unreachable.
     """
     before = scrape(url)
     wait(seconds)
@@ -117,23 +117,19 @@ def between(before: Scrape, after: Scrape, *, model: str | None, known: Known, s
     """Diagnose from two scrapes.
 
     Raises:
-        UsageError: there are no such metrics, or nothing was asked of the model meanwhile.
+        UsageError: there are no such metrics, or the model received no requests meanwhile.
     """
-    name = model or _busiest(before, after, source)
+    if not after.models and not model:
+        raise UsageError(f"{source}: no metrics of any model; they need metrics_mode=prometheus in config.properties")
+    name = model or max(after.models, key=lambda one: _grown(before, after, one).get(TOTAL, 0.0))
     grown = _grown(before, after, name)
     if grown.get(TOTAL, 0) <= 0 or grown.get(LATENCY, 0) <= 0:
-        told = ", ".join(sorted(after.models)) or "none: is metrics_mode=prometheus set in config.properties?"
-        raise UsageError(f"{source}: {name} answered nothing while it was watched; models there: {told}")
-    evidence, apart = _evidence(grown, after.at - before.at, known)
+        names = ", ".join(sorted(after.models)) or "none: is metrics_mode=prometheus set in config.properties?"
+        raise UsageError(f"{source}: {name} answered no request while it was watched; models there: {names}")
+    evidence, separate = _evidence(grown, after.at - before.at, known)
     known = replace(known, model=name)
-    remarks = [MEANS_ONLY] if apart else [MEANS_ONLY, NOT_APART]
+    remarks = [MEANS_ONLY] if separate else [MEANS_ONLY, NOT_SEPARATE]
     return conclude(evidence, known, _split(evidence, grown), source=source, remarks=remarks)
-
-
-def _busiest(before: Scrape, after: Scrape, source: str) -> str:
-    if not after.models:
-        raise UsageError(f"{source}: no metrics of any model; they need metrics_mode=prometheus in config.properties")
-    return max(after.models, key=lambda name: _grown(before, after, name).get(TOTAL, 0.0))
 
 
 def _grown(before: Scrape, after: Scrape, model: str) -> dict[str, float]:
@@ -142,13 +138,12 @@ def _grown(before: Scrape, after: Scrape, model: str) -> dict[str, float]:
 
 
 def _evidence(grown: Mapping[str, float], seconds: float, known: Known) -> tuple[Evidence, bool]:
-    # The total is counted at arrival, the sums when answered: right on average when as many are on their way.
+    # The total counts arrivals, the sums count answers: correct if as many are in flight at both ends.
     requests = grown[TOTAL]
     latency, waited = grown[LATENCY] / requests / 1000, grown.get(WAITED, 0.0) / requests / 1000
     timed = grown.get("TimedRequests", 0.0)
-    apart = timed > 0
-    assembly = grown.get("AssemblyWaitTime", 0.0) / timed if apart else 0.0
-    assembly = min(assembly, waited)
+    separate = timed > 0
+    assembly = min(waited, grown.get("AssemblyWaitTime", 0.0) / timed) if separate else 0.0
     stages = sum(grown.get(name, 0.0) for name in STAGE_SUMS)
     workers = known.workers or 1
     backend = latency - waited
@@ -174,7 +169,7 @@ def _evidence(grown: Mapping[str, float], seconds: float, known: Known) -> tuple
         delay=float(known.max_batch_delay) if known.max_batch_delay is not None else None,
         full=min(1.0, batch / size) if batch and size else None,
     )
-    return evidence, apart
+    return evidence, separate
 
 
 def _split(evidence: Evidence, grown: Mapping[str, float]) -> Split:

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from tsbatch.diagnosis.model_facts import Known
-from tsbatch.diagnosis.prometheus import MEANS_ONLY, NOT_APART, Scrape, between, from_prometheus, parse
+from tsbatch.diagnosis.prometheus import MEANS_ONLY, NOT_SEPARATE, Scrape, between, from_prometheus, parse
 from tsbatch.diagnosis.regimes import Regime
 from tsbatch.errors import ServerError, UsageError
 
@@ -74,7 +74,7 @@ def test_queue_and_assembly_of_other_handlers_are_one_figure():
     found = between(before, after, model="m", known=Known())
     assert (found.evidence.queue, found.evidence.assembly, found.evidence.handler) == (70, 0, 20)
     assert found.evidence.batch is None
-    assert found.remarks == [MEANS_ONLY, NOT_APART]
+    assert found.remarks == [MEANS_ONLY, NOT_SEPARATE]
 
 
 def test_waits_by_the_clients_clock_are_no_longer_than_the_servers():
@@ -90,7 +90,7 @@ def test_nothing_there_and_nothing_asked():
     with pytest.raises(UsageError, match="metrics_mode=prometheus"):
         between(Scrape(0, {}), Scrape(1, {}), model=None, known=Known(), source="http://h:8082")
     before, after = grown(ts_inference_requests_total=0)
-    with pytest.raises(UsageError, match="m answered nothing while it was watched; models there: m"):
+    with pytest.raises(UsageError, match="m answered no request while it was watched; models there: m"):
         between(before, after, model=None, known=Known())
 
 
