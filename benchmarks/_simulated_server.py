@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -118,4 +118,4 @@ class SimulatedServer:
         """Compute the long-run figures of the settings, without noise."""
         arrivals = self.traffic.arrivals(requests, self.seed)
         found = figures_of(simulate(simulator_settings(settings, QUEUE), arrivals, self.service, seed=self.seed))
-        return Figures(**{**found.to_json(), "memory": float(WORKER_MEMORY * settings.workers)})
+        return Figures(**{**asdict(found), "memory": float(WORKER_MEMORY * settings.workers)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -194,8 +195,7 @@ def _rank(config: TuneConfig, *, as_json: bool) -> bool:
             ranked = rank(config, target)
     if as_json:
         rows = [
-            {"knobs": one.settings.to_json(), "figures": one.figures.to_json(), "keeps_limits": one.keeps}
-            for one in ranked
+            {"knobs": asdict(one.settings), "figures": asdict(one.figures), "keeps_limits": one.keeps} for one in ranked
         ]
         console.emit_json({"schema": 1, "kind": "ranking", "settings": rows})
     else:

@@ -1,4 +1,4 @@
-"""What was tried and what became of it: all that a search is fed with."""
+"""The history of a tuning: the hypotheses, the runs and the verdicts that a search works from."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from tsbatch.tuning.search_space import ModelSettings
 Verdict = Literal["kept", "on the way", "no gain", "breaks a limit", "cannot tell", "not confirmed", "failed"]
 
 RELATIVE: Final = ("no gain", "cannot tell", "on the way")
-"""Verdicts that hold beside one incumbent only."""
+"""Verdicts that are only valid against one baseline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hypothesis:
-    """A setting that may be better, and why.
+    """Settings that may be better, and why.
 
     Attributes:
-        settings: the setting.
-        setting: the one knob that is turned; None for a setting that a sampler drew.
+        settings: the settings.
+        setting: the one setting that changes; None for settings that a sampler drew.
         why: the reason, in a sentence or two.
-        evidence: the numbers it stands on.
-        predicted: what the simulator expects; None where it cannot tell.
-        base: the setting from which the knob is turned, where that is not the incumbent but one that prepared this.
-        prepares: the setting that comes next, where this one is only on the way to it.
+        evidence: the numbers behind it.
+        predicted: the simulator's prediction; None if there is none.
+        base: the settings that are changed, if they are not the baseline but an intermediate step.
+        prepares: the settings to try next, if these are only an intermediate step.
     """
 
     settings: ModelSettings
@@ -48,14 +48,14 @@ class Hypothesis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """Whether a candidate is better than what it was measured beside.
+    """The comparison of a candidate with its baseline.
 
     Attributes:
-        verdict: what follows.
-        aim: in which respect they were compared.
-        gain: the candidate's figure is so many times as good, 1.2 for 20 % better; ``low`` and ``high`` the interval in
-            which that lies; None when it was not measured.
-        visible: the gain from which on this many runs would have shown it.
+        verdict: the conclusion.
+        aim: the compared figure.
+        gain: factor by which the candidate is better, 1.2 for 20 %; ``low`` and ``high`` its interval; None if not
+            measured.
+        visible: the smallest gain that this many runs would have shown.
         why: the verdict in a sentence.
     """
 
@@ -70,13 +70,13 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One hypothesis, tried.
+    """One tested hypothesis.
 
     Attributes:
-        hypothesis: what was thought.
-        baseline: what it was measured beside.
-        pairs: one run of the incumbent and one of the candidate each, next to each other in time.
-        judgement: what came out.
+        hypothesis: the hypothesis.
+        baseline: the settings that it was compared with.
+        pairs: a run of the baseline and one of the candidate each, next to each other in time.
+        judgement: the result.
     """
 
     hypothesis: Hypothesis
@@ -86,7 +86,7 @@ class Step:
 
     @property
     def kept(self) -> bool:
-        """Whether the candidate is the incumbent from here on."""
+        """Whether the candidate became the baseline."""
         return self.judgement.verdict == "kept"
 
     @property
@@ -95,11 +95,11 @@ class Step:
         return self.hypothesis.change(self.baseline)
 
     def before(self) -> list[Figures]:
-        """The incumbent's runs."""
+        """Return the figures of the baseline's runs."""
         return [before.figures for before, _ in self.pairs]
 
     def after(self) -> list[Figures]:
-        """The candidate's."""
+        """Return the figures of the candidate's runs."""
         return [after.figures for _, after in self.pairs]
 
 
@@ -108,9 +108,9 @@ class History:
     """Everything so far, in order.
 
     Attributes:
-        start: the runs of what was there at first.
-        steps: the hypotheses that were tried.
-        runs: every run in the order of time.
+        start: the first runs, of the initial settings.
+        steps: the tested hypotheses.
+        runs: all runs in chronological order.
     """
 
     start: list[Observation] = field(default_factory=list)
@@ -119,28 +119,28 @@ class History:
 
     @property
     def baseline(self) -> ModelSettings:
-        """The best setting so far."""
+        """The best settings so far."""
         kept = [step.hypothesis.settings for step in self.steps if step.kept]
         return kept[-1] if kept else self.start[0].settings
 
     def kept(self) -> list[ModelSettings]:
-        """Every setting that was the incumbent, the first one first."""
+        """Return all settings that were the baseline, in order."""
         return [self.start[0].settings, *(step.hypothesis.settings for step in self.steps if step.kept)]
 
     def steps_from_baseline(self) -> list[Step]:
-        """The steps that were measured beside the present incumbent."""
+        """Return the steps that were compared with the current baseline."""
         return [step for step in self.steps if step.baseline == self.baseline]
 
     def number(self, step: Step) -> int:
-        """Which of the steps this is, from 1."""
+        """Return the number of a step, from 1."""
         return next(number for number, one in enumerate(self.steps, 1) if one is step)
 
     def of(self, settings: ModelSettings) -> list[Observation]:
-        """The runs of one setting."""
+        """Return the runs with these settings."""
         return [run for run in self.runs if run.settings == settings]
 
     def tried(self) -> set[ModelSettings]:
-        """Settings that were measured, or could not be; but not what was only no better than one since taken back."""
+        """Return the settings that were measured or failed, except those only compared with a baseline since undone."""
         kept = self.kept()
         void = [step for step in self.steps if step.baseline not in kept and step.judgement.verdict in RELATIVE]
         settled = {step.hypothesis.settings for step in self.steps if step not in void}

@@ -1,9 +1,8 @@
-"""What a tuning wrote down: a file from which it goes on, and a log for people.
+"""The files of a tuning: a journal from which it can resume, and a readable log.
 
-``journal.jsonl`` has a line for what is tuned, then a line for each run, in order. A tuning is decided by its runs
-alone; so one that was interrupted is done again from its beginning, with the runs that are there in place of new ones,
-and arrives where it was. ``log.txt`` says the same in words, each step as hypothesis, evidence, change, before, after
-and verdict.
+``journal.jsonl`` has a line that describes the tuning, then a line per run, in order. A tuning depends only on its
+runs, so an interrupted one is repeated from the start with the recorded runs instead of new ones, and arrives where it
+stopped. ``log.txt`` has the same in words, each step as hypothesis, evidence, change, before, after and verdict.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import contextlib
 import os
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -33,16 +32,16 @@ LOG: Final = "log.txt"
 
 
 class Journal:
-    """The journal of one tuning, in a folder of its own.
+    """The journal of one tuning, in its own directory.
 
     Args:
-        folder: where; made when it is not there.
-        about: what is tuned and how; a journal that is about something else is not gone on with.
-        fresh: begin anew, whatever is there.
+        folder: the directory; created if missing.
+        about: what is tuned and how; a journal about something else is not resumed.
+        fresh: start over, whatever the directory contains.
 
     Raises:
-        UsageError: the journal there is about something else, is none, or another tuning writes it.
-        OSError: nothing can be written there.
+        UsageError: the journal there is about another tuning, is not a journal, or another tuning is writing it.
+        OSError: the directory is not writable.
     """
 
     def __init__(self, folder: Path, about: Mapping[str, Any], *, fresh: bool = False) -> None:
@@ -52,14 +51,14 @@ class Journal:
         with contextlib.ExitStack() as undo:
             self._file = undo.enter_context(self.path.open("ab"))
             if not try_lock(self._file.fileno()):
-                raise UsageError(f"another tuning writes {self.path} at this moment; choose another --output")
+                raise UsageError(f"another tuning is writing {self.path}; choose another --output")
             head = orjson.loads(orjson.dumps({"schema": SCHEMA, "kind": KIND, **about}))
             lines = [] if fresh else read_lines(self.path)
             if lines and lines[0] != head:
                 different = sorted(name for name in {*head, *lines[0]} if head.get(name) != lines[0].get(name))
                 raise UsageError(
-                    f"{self.path} is about another tuning ({', '.join(different)} differ); choose another --output, or"
-                    " begin anew with --fresh"
+                    f"{self.path} is from another tuning (different: {', '.join(different)}); choose another"
+                    " --output, or start over with --fresh"
                 )
             self.earlier = deque(lines[1:])
             self._keep(len(lines))
@@ -72,19 +71,19 @@ class Journal:
         self._file.close()
 
     def add(self, line: Mapping[str, Any]) -> None:
-        """One more line, on the disk before this returns; earlier ones that were not taken go."""
+        """Append a line and sync it to disk; drop earlier lines that were not used."""
         self.drop_earlier()
         self._write(line)
         os.fsync(self._file.fileno())
 
     def drop_earlier(self) -> None:
-        """From here on it is another tuning than the one that was written down."""
+        """Drop the unused earlier lines: from here on the tuning differs from the recorded one."""
         if self.earlier:
             self._keep(len(read_lines(self.path)) - len(self.earlier))
             self.earlier.clear()
 
     def _keep(self, lines: int) -> None:
-        """So many whole lines and nothing else; a crash may have left half of one."""
+        """Truncate the file to this many whole lines; a crash may have left a partial one."""
         self._file.truncate(sum(map(len, self.path.read_bytes().splitlines(keepends=True)[:lines])))
 
     def _write(self, line: Mapping[str, Any]) -> None:
@@ -97,10 +96,10 @@ def _line(values: Mapping[str, Any]) -> bytes:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a journal; none when there is no such file. What follows the first damaged one is left out.
+    """Read the whole lines of a journal up to the first damaged one; none if there is no such file.
 
     Raises:
-        UsageError: it is no journal, or a later version's.
+        UsageError: it is not a journal, or has another schema.
     """
     if not path.exists():
         return []
@@ -115,18 +114,18 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         lines.append(line)
     head: Any = lines[0] if lines else {"kind": KIND, "schema": SCHEMA}
     if not isinstance(head, dict) or head.get("kind") != KIND:
-        raise UsageError(f"{path} is no journal of tsbatch tune; remove it or choose another --output")
+        raise UsageError(f"{path} is not a journal of tsbatch tune; remove it or choose another --output")
     if head.get("schema") != SCHEMA:
         raise UsageError(f"{path} has schema {head.get('schema')!r}; this tsbatch reads schema {SCHEMA}")
     return lines
 
 
 class JournaledSystem:
-    """A system whose runs are written down, and taken from the journal as long as it has some.
+    """A system whose runs are recorded, and replayed from the journal while it has recorded ones.
 
     Args:
-        system: what is measured.
-        journal: where runs are written to.
+        system: the measured system.
+        journal: the journal.
     """
 
     def __init__(self, system: System, journal: Journal) -> None:
@@ -138,43 +137,43 @@ class JournaledSystem:
         """See :class:`tsbatch.tuning.tuner.System`."""
         self.settle()
         earlier = self._journal.earlier
-        # Another version of tsbatch may have decided otherwise; what it measured from there on is no help.
-        if earlier and earlier[0].get("knobs") == settings.to_json():
-            return _taken(earlier.popleft())
+        # Another version of tsbatch may have decided differently; its later runs are of no use.
+        if earlier and earlier[0].get("knobs") == asdict(settings):
+            return _replayed(earlier.popleft())
         try:
             observation = replace(self._system.measure(settings), session=self._session)
         except Refused as error:
             self._journal.drop_earlier()
-            self._refusal = {"knobs": settings.to_json(), "refused": str(error)}
+            self._refusal = {"knobs": asdict(settings), "refused": str(error)}
             raise
         self._journal.add(observation.to_json())
-        # As it will be read again: what is rounded in the file must not decide otherwise then.
-        return _taken(orjson.loads(_line(observation.to_json())))
+        # Use the values as the file has them, so that its rounding cannot change a decision on resuming.
+        return _replayed(orjson.loads(_line(observation.to_json())))
 
     def settle(self) -> None:
-        """Write down the last refusal: the tuning went on after it, or came to its end.
+        """Record the last refusal, after which the tuning continued or finished.
 
-        One that ended the tuning, of what there is for example, is no news for next time.
+        A refusal that ended the tuning, for example of the initial settings, is not recorded.
         """
         if self._refusal is not None:
             self._journal.add(self._refusal)
             self._refusal = None
 
 
-def _taken(line: Mapping[str, Any]) -> Observation:
+def _replayed(line: Mapping[str, Any]) -> Observation:
     if "refused" in line:
         raise Refused(line["refused"])
     try:
         return Observation.from_json(line)
     except (KeyError, TypeError) as error:
-        raise UsageError(f"the journal is damaged ({type(error).__name__}: {error}); begin anew with --fresh") from None
+        raise UsageError(f"the journal is damaged ({type(error).__name__}: {error}); start over with --fresh") from None
 
 
 class Log(Listener):
-    """The log for people.
+    """The readable log.
 
     Args:
-        path: the file; written anew, since an interrupted tuning is gone through again.
+        path: the file; overwritten, because an interrupted tuning is repeated from the start.
     """
 
     def __init__(self, path: Path) -> None:
@@ -190,29 +189,29 @@ class Log(Listener):
         self._file.flush()
 
     def started(self, history: History) -> None:
-        """What there is."""
+        """Write the figures of the baseline."""
         runs = [run.figures for run in history.start]
-        self.say(f"Baseline: {history.start[0].settings}\n  {figures_line(runs)} ({len(runs)} runs)\n")
+        self.say(f"Baseline: {history.start[0].settings}\n  {render_figures(runs)} ({len(runs)} runs)\n")
 
     def judged(self, step: Step, history: History) -> None:
-        """One step; a second time when it is taken back."""
-        self.say(step_text(history.number(step), step))
+        """Write a step, and again if it is undone."""
+        self.say(render_step(history.number(step), step))
 
 
-def step_text(number: int, step: Step) -> str:
-    """A step in words."""
+def render_step(number: int, step: Step) -> str:
+    """Render a step."""
     hypothesis = step.hypothesis
     lines = [f"Step {number}: {step.change}", f"  hypothesis  {hypothesis.why}"]
     lines += [f"  evidence    {text}" for text in hypothesis.evidence]
     lines += [f"  change      {step.change}"]
     if step.pairs:
-        lines += [f"  before      {figures_line(step.before())}", f"  after       {figures_line(step.after())}"]
+        lines += [f"  before      {render_figures(step.before())}", f"  after       {render_figures(step.after())}"]
     return "\n".join([*lines, f"  verdict     {step.judgement.verdict}: {step.judgement.why}", ""])
 
 
-def figures_line(figures: list[Figures]) -> str:
-    """The typical figures of some runs."""
+def render_figures(figures: list[Figures]) -> str:
+    """Render the typical figures of some runs."""
     typical = mean(figures)
     names = [name for name in WORDS if typical.of(name) == typical.of(name)]
-    told = [f"{WORDS[name][0]} {shown(name, typical.of(name))}" for name in names]
-    return ", ".join(told)
+    texts = [f"{WORDS[name][0]} {shown(name, typical.of(name))}" for name in names]
+    return ", ".join(texts)

@@ -1,12 +1,12 @@
-"""What is wanted of a setting, and what must never be broken for it."""
+"""The goal of a tuning: an objective and limits, and the figures of a run."""
 
 from __future__ import annotations
 
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal
+from dataclasses import dataclass
+from typing import Final, Literal
 
 from tsbatch.errors import UsageError
 
@@ -16,11 +16,11 @@ Aim = Objective | Limit
 
 MORE_IS_BETTER: Final = {"throughput"}
 EXACT: Final = {"memory", "gpu_memory", "failed"}
-"""Limits that are compared as they were measured; P99 differs from run to run."""
+"""Limits that are compared as measured; P99 varies from run to run."""
 
 MAX_FAILED: Final = 0.01
 MAX_GPU_SHARE: Final = 0.9
-"""Of a GPU's memory, what a model's workers may hold unless told otherwise."""
+"""Default limit for the share of a GPU's memory that a model's workers hold."""
 
 TINY: Final = 1e-6
 WORDS: Final[Mapping[str, tuple[str, str]]] = {
@@ -36,16 +36,16 @@ SCALES: Final = {"memory": 1e-6, "gpu_memory": 100.0, "failed": 100.0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What one run showed.
+    """The figures of one run.
 
     Attributes:
-        throughput: good answers a second.
-        p50, p99: latency, ms.
-        failed: share without a good answer.
-        memory: bytes that the workers hold for themselves, together; None when nobody could look.
-        gpu_memory: share that they hold together of a GPU's memory, 0 to 1, where it is largest; None when they hold
-            none, or nobody could look.
-        requests: how many were sent.
+        throughput: successful requests/s.
+        p50, p99: latency in ms.
+        failed: share of failed requests.
+        memory: private memory of all workers together, in bytes; None if unknown.
+        gpu_memory: share of a GPU's memory that they hold together, 0 to 1, on the fullest GPU; None if they hold none
+            or it is unknown.
+        requests: number of requests sent.
     """
 
     throughput: float
@@ -57,26 +57,22 @@ class Figures:
     requests: int = 0
 
     def of(self, name: str) -> float:
-        """One of them by the name of an objective or a limit; what is unknown is no number."""
+        """Return one of them by the name of an objective or limit; NaN if unknown."""
         value = getattr(self, name)
         return math.nan if value is None else float(value)
-
-    def to_json(self) -> dict[str, Any]:
-        """By name."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """What to make better, within which limits.
+    """What to improve, within which limits.
 
     Attributes:
-        objective: what to make better.
-        p99: ms that it may be at most; None for no limit.
-        memory: bytes that all workers together may hold for themselves.
-        gpu_memory: share that they may hold of any GPU's memory.
-        failed: share of requests that may fail.
-        open_loop: whether the load has a rate of its own, so that requests/s are no merit of a setting.
+        objective: the figure to improve.
+        p99: maximum P99 in ms; None for no limit.
+        memory: maximum private memory of all workers together, in bytes.
+        gpu_memory: maximum share of any GPU's memory.
+        failed: maximum share of failed requests.
+        open_loop: whether the load has a fixed rate, so that settings cannot change the requests/s.
     """
 
     objective: Objective = "throughput"
@@ -87,38 +83,33 @@ class Goal:
     open_loop: bool = False
 
     def limits(self) -> dict[Limit, float]:
-        """The limits that there are."""
+        """Return the limits that are set."""
         names: list[Limit] = ["failed", "memory", "gpu_memory", "p99"]
         return {name: limit for name in names if (limit := getattr(self, name)) is not None}
 
     def named_limits(self) -> dict[Limit, float]:
-        """Those that are told: of a GPU only where somebody asked, since most tunings have none."""
+        """Return the limits to report: the GPU limit only if it was given, because most tunings use no GPU."""
         return {name: limit for name, limit in self.limits().items() if name != "gpu_memory" or limit != MAX_GPU_SHARE}
 
     def broken(self, figures: Figures) -> list[Limit]:
-        """The limits that these figures break, the worst first."""
+        """Return the limits that these figures break, the worst first."""
         over = {name: figures.of(name) / max(limit, TINY) for name, limit in self.limits().items()}
         return sorted((name for name, times in over.items() if times > 1), key=lambda name: -over[name])
 
     def aim(self, figures: Sequence[Figures]) -> Aim:
-        """What is to become better next: the worst broken limit, else the objective."""
+        """Return the figure to improve next: the worst broken limit, else the objective."""
         broken = self.broken(mean(figures))
         return broken[0] if broken else self.objective
 
-    def said(self) -> str:
-        """In words."""
+    def __str__(self) -> str:
         what = "more requests/s" if self.objective == "throughput" else f"less {WORDS[self.objective][0]}"
         return ", ".join(
             [what, *(f"{WORDS[name][0]} at most {shown(name, limit)}" for name, limit in self.named_limits().items())]
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """By name."""
-        return asdict(self)
-
 
 def merit(figures: Figures, aim: Aim) -> float:
-    """How good a run was in one respect, as a logarithm: more is better, and a difference is a factor."""
+    """Return how good a run was in one figure, as a logarithm: more is better, and a difference is a factor."""
     value = figures.of(aim)
     if aim == "failed":  # odds, half a request in doubt: none at all and one in a thousand are not infinitely apart
         bad, all_of_them = value * figures.requests, figures.requests
@@ -128,16 +119,16 @@ def merit(figures: Figures, aim: Aim) -> float:
 
 
 def mean(figures: Sequence[Figures]) -> Figures:
-    """The typical figures of several runs: geometric means, since runs differ by factors; failures as they are."""
+    """Return the typical figures of several runs: geometric means, because runs differ by factors."""
     if not figures:
-        raise ValueError("no run, no mean")
+        raise ValueError("the mean needs at least one run")
 
     def typical(name: str) -> float:
         return math.exp(sum(math.log(max(one.of(name), TINY)) for one in figures) / len(figures))
 
     def known(values: Iterable[float | None]) -> float | None:
-        there = [value for value in values if value is not None]
-        return sum(there) / len(there) if there else None
+        present = [value for value in values if value is not None]
+        return sum(present) / len(present) if present else None
 
     return Figures(
         throughput=typical("throughput"),
@@ -151,18 +142,18 @@ def mean(figures: Sequence[Figures]) -> Figures:
 
 
 def label(name: str) -> str:
-    """A figure's name and unit, as the heading of a column."""
+    """Return a figure's name and unit for a column heading."""
     return "".join(WORDS[name])
 
 
 def cell(figures: Figures, name: str, digits: int = 1) -> float | None:
-    """A figure in that unit, rounded, as a table has it; None when it is unknown."""
+    """Return a figure in that unit, rounded for a table; None if unknown."""
     value = figures.of(name)
     return None if math.isnan(value) else round(value * SCALES.get(name, 1.0), digits)
 
 
 def shown(name: str, value: float) -> str:
-    """A figure with its unit."""
+    """Format a figure with its unit."""
     scaled = value * SCALES.get(name, 1.0)
     number = f"{scaled:.0f}" if scaled >= 100 or scaled == round(scaled) else f"{scaled:.3g}"
     return f"{number}{WORDS[name][1]}"

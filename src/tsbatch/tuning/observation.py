@@ -1,4 +1,4 @@
-"""One measurement of one setting, small enough for a line in a file."""
+"""One measurement, small enough for a line in the journal."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from tsbatch.tuning.objective import Figures
 from tsbatch.tuning.search_space import ModelSettings
 
 MAX_KEPT: Final = 200
-"""Values that are kept of each of the service time's distributions: as many as tell its P99."""
+"""Maximum number of values for each distribution of the service time, enough for its P99."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What one run of one setting showed.
+    """The result of one run.
 
     Attributes:
-        settings: the setting.
-        figures: what counts.
-        known: what was known of the model and the machine.
-        evidence: where the time went; None when the answers did not tell.
-        service: how long batches took; None when the answers did not tell.
-        doubts: what makes the figures worth less than they look, by kind, as a load test's remarks.
-        session: in which go of a tuning that was interrupted it was made; the machine may be another one in the next.
+        settings: the measured settings.
+        figures: the figures.
+        known: facts about the model and the machine.
+        evidence: where the time went; None if the answers do not contain it.
+        service: the service time; None if the answers do not contain it.
+        doubts: caveats about the figures by kind, as in a load test's remarks.
+        session: number of the tuning process, from 1; after an interruption the machine may be another one.
     """
 
     settings: ModelSettings
@@ -42,10 +42,10 @@ class Observation:
     session: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """As one JSON object."""
+        """Return a JSON object."""
         return {
-            "knobs": self.settings.to_json(),
-            "figures": self.figures.to_json(),
+            "knobs": asdict(self.settings),
+            "figures": asdict(self.figures),
             "known": asdict(self.known),
             "evidence": None if self.evidence is None else asdict(self.evidence),
             "service": None if self.service is None else self.service.to_json(),
@@ -55,10 +55,10 @@ class Observation:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Observation:
-        """The opposite of :meth:`to_json`.
+        """Read the value of :meth:`to_json`.
 
         Raises:
-            KeyError, TypeError, UsageError: it is no observation.
+            KeyError, TypeError, UsageError: it is not an observation.
         """
         evidence, service = value["evidence"], value["service"]
         return cls(
@@ -85,23 +85,23 @@ def observe(
     doubts: Mapping[str, str] | None = None,
     timeout: float = 30.0,
 ) -> Observation:
-    """What a run's requests show.
+    """Compute the observation of a run from its requests.
 
     Args:
-        settings: the setting.
+        settings: the measured settings.
         samples: the requests.
-        known: what is known beside them.
-        seconds: how long was measured.
-        answered: good answers in that time.
-        memory: bytes of the workers.
-        gpu_memory: share that they hold together of a GPU's memory, where it is largest.
-        service: how long batches took.
-        doubts: what makes the figures worth less than they look.
-        timeout: seconds that requests were waited for; what did not answer counts as long as that.
+        known: facts about the model and the machine.
+        seconds: duration of the measurement.
+        answered: successful requests in that time.
+        memory: private memory of the workers in bytes.
+        gpu_memory: share of the fullest GPU's memory that they hold together.
+        service: the service time.
+        doubts: caveats about the figures.
+        timeout: timeout of a request in seconds; requests without an answer count with it.
     """
     counted = samples.latency[samples.ok | ((samples.status == 0) & (samples.latency >= timeout * 999))]
     p50, p99 = np.quantile(counted, [0.5, 0.99]).tolist() if len(counted) else (timeout * 1000, timeout * 1000)
-    told = bool((samples.ok & ~np.isnan(samples.handler)).any())
+    has_times = bool((samples.ok & ~np.isnan(samples.handler)).any())
     return Observation(
         settings=settings,
         figures=Figures(
@@ -114,7 +114,7 @@ def observe(
             requests=len(samples),
         ),
         known=known,
-        evidence=evidence_of(samples, known, seconds=seconds) if told else None,
+        evidence=evidence_of(samples, known, seconds=seconds) if has_times else None,
         service=None if service is None else _short(service),
         doubts=doubts or {},
     )
@@ -132,7 +132,7 @@ def _short(service: ServiceTime) -> ServiceTime:
 
 
 def _thinned(values: Sequence[float]) -> list[float]:
-    """As many of them as tell how they are spread."""
+    """Return at most :data:`MAX_KEPT` quantiles."""
     if len(values) <= MAX_KEPT:
         return list(values)
     found: list[float] = np.quantile(values, (np.arange(MAX_KEPT) + 0.5) / MAX_KEPT, method="nearest").tolist()

@@ -9,7 +9,7 @@ from tsbatch.bench.progress_view import describe
 from tsbatch.bench.request_log import Progress
 from tsbatch.system import console
 from tsbatch.tuning.history import History, Hypothesis, Step
-from tsbatch.tuning.journal import figures_line
+from tsbatch.tuning.journal import render_figures
 from tsbatch.tuning.objective import WORDS, Goal, cell, label, mean, shown
 from tsbatch.tuning.recommendation import Seen, advice, confirming, expected, figures_of_tables
 from tsbatch.tuning.search_space import ModelSettings
@@ -55,7 +55,7 @@ class Screen(Listener):
 
     def started(self, history: History) -> None:
         """What there is."""
-        console.say(f"what there is: {figures_line([run.figures for run in history.start])}")
+        console.say(f"what there is: {render_figures([run.figures for run in history.start])}")
         self._remember(history)
 
     def proposed(self, hypothesis: Hypothesis, history: History) -> None:

@@ -82,7 +82,7 @@ def advice(outcome: Outcome, goal: Goal, seconds: float) -> list[str]:
         seconds: how long each run was.
     """
     notes = {
-        "nothing to recommend": [f"no setting was found that keeps the limits: {goal.said()}"],
+        "nothing to recommend": [f"no setting was found that keeps the limits: {goal}"],
         "nothing to gain": ["nothing to gain: no single change helped by more than the noise; leave it as it is"],
     }.get(conclusion(outcome), [])
     notes += _of_steps(outcome.history.steps, seconds)
@@ -141,13 +141,13 @@ def to_json(outcome: Outcome, goal: Goal, seconds: float) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "kind": "tuned",
-        "goal": goal.to_json(),
-        "before": outcome.history.start[0].settings.to_json(),
-        "recommended": None if outcome.recommended is None else outcome.recommended.to_json(),
+        "goal": asdict(goal),
+        "before": asdict(outcome.history.start[0].settings),
+        "recommended": None if outcome.recommended is None else asdict(outcome.recommended),
         "changed": outcome.changed,
         "conclusion": conclusion(outcome),
         "expected": {name: estimate.to_json() for name, estimate in expected(outcome).items()},
-        "confirming": mean(confirmed).to_json() if confirmed else None,
+        "confirming": asdict(mean(confirmed)) if confirmed else None,
         "runs": len(outcome.history.runs),
         "steps": [
             {
@@ -155,8 +155,8 @@ def to_json(outcome: Outcome, goal: Goal, seconds: float) -> dict[str, Any]:
                 "setting": step.hypothesis.setting,
                 "why": step.hypothesis.why,
                 "evidence": list(step.hypothesis.evidence),
-                "before": mean(step.before()).to_json() if step.pairs else None,
-                "after": mean(step.after()).to_json() if step.pairs else None,
+                "before": asdict(mean(step.before())) if step.pairs else None,
+                "after": asdict(mean(step.after())) if step.pairs else None,
                 **asdict(step.judgement),
             }
             for step in outcome.history.steps
@@ -164,9 +164,9 @@ def to_json(outcome: Outcome, goal: Goal, seconds: float) -> dict[str, Any]:
         "front": list(figures_of_front(goal, [one.figures for one in found])),
         "seen": [
             {
-                "knobs": one.settings.to_json(),
+                "knobs": asdict(one.settings),
                 "runs": one.runs,
-                "figures": one.figures.to_json(),
+                "figures": asdict(one.figures),
                 "pareto": one.best,
                 "keeps_limits": one.keeps,
             }

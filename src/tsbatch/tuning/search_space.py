@@ -1,16 +1,16 @@
-"""What can be turned, and which values are tried."""
+"""The tuned settings of a model, and the values to try."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tsbatch.diagnosis.advice import Change, Setting
 
 SETTING_ORDER: Final[tuple[Setting, ...]] = ("maxBatchDelay", "workers", "threads", "batchSize")
-"""In which the knobs are turned when nothing speaks for another one: the cheapest to be wrong about first."""
+"""Default order of changes: the settings that are cheapest to be wrong about first."""
 
 FIELDS: Final[Mapping[Setting, str]] = {
     "maxBatchDelay": "delay",
@@ -22,7 +22,7 @@ DELAYS: Final = (1, 2, 5, 10, 20, 50, 100, 200)
 BATCH_SIZES: Final = (1, 2, 4, 8, 16, 32, 64)
 MAX_WORKERS: Final = 8
 MEMORY_MARGIN: Final = 0.9
-"""Of the memory that is there, what the workers may take."""
+"""Share of the free memory that additional workers may take."""
 
 Value = int | None
 
@@ -32,10 +32,10 @@ class ModelSettings:
     """The settings of a model that are tuned.
 
     Attributes:
-        workers: processes that serve it.
-        batch_size: batchSize, the most requests in a batch.
-        delay: maxBatchDelay, ms.
-        threads: torch threads of one worker; None leaves the archive's own setting as it is.
+        workers: number of worker processes.
+        batch_size: maximum batch size (batchSize).
+        delay: maxBatchDelay, in ms.
+        threads: torch threads per worker; None keeps the archive's own setting.
     """
 
     workers: int
@@ -44,12 +44,12 @@ class ModelSettings:
     threads: int | None = None
 
     def value(self, setting: Setting) -> Value:
-        """What one knob stands at."""
+        """Return the value of one setting."""
         found: Value = getattr(self, FIELDS[setting])
         return found
 
     def with_value(self, setting: Setting, value: Value) -> ModelSettings:
-        """The same with one knob turned."""
+        """Return the settings with one of them changed."""
         change: dict[str, Any] = {FIELDS[setting]: value}
         return replace(self, **change)
 
@@ -73,9 +73,9 @@ class ModelSettings:
         return "unchanged" if value is None else str(value)
 
     def yaml(self) -> str:
-        """The lines of model-config.yaml that set them.
+        """Return the lines of model-config.yaml that set them.
 
-        A delay of 0 or less, which only the management API can set, would become 100 ms there: it is 1.
+        A delay of 0 or less, which only the management API can set, would become 100 ms there, so it is written as 1.
         """
         written = replace(self, delay=max(1, self.delay))
         given = [setting for setting in SETTING_ORDER if written.value(setting) is not None]
@@ -84,10 +84,6 @@ class ModelSettings:
     def __str__(self) -> str:
         text = f"workers={self.workers}, batchSize={self.batch_size}, maxBatchDelay={self.delay}"
         return text if self.threads is None else f"{text}, threads={self.threads}"
-
-    def to_json(self) -> dict[str, Value]:
-        """By name."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,28 +113,28 @@ class Space:
 def space_around(
     start: ModelSettings, known: Mapping[str, Any], *, memory: int | None = None, threads: bool = False
 ) -> Space:
-    """The usual values, and as many workers as cores and memory allow.
+    """Return the usual values, with as many workers as cores and memory allow.
 
     Args:
-        start: what there is; its values are always among them.
-        known: ``cores``, ``worker_cores`` (that one keeps busy while it computes), ``worker_memory`` and
-            ``free_memory`` in bytes; None or missing is unknown.
+        start: the initial settings; their values are always included.
+        known: ``cores``, ``worker_cores`` (that one worker keeps busy while it computes), ``worker_memory`` and
+            ``free_memory`` in bytes; None or missing if unknown.
         memory: bytes that all workers together may take.
-        threads: whether the archive's handler can be told its threads.
+        threads: whether the archive's handler has a setting for threads.
     """
     cores = known.get("cores")
-    most = MAX_WORKERS
+    limit = MAX_WORKERS
     if cores is not None:
         busy = known.get("worker_cores")
         # A worker that mostly waits leaves its core to others.
-        most = min(most, max(cores, int(cores / max(busy, 0.01)) if busy is not None else cores))
+        limit = min(limit, max(cores, int(cores / max(busy, 0.01)) if busy is not None else cores))
     each, free = known.get("worker_memory"), known.get("free_memory")
     if each:
         room = [] if free is None else [start.workers + int(MEMORY_MARGIN * free / each)]
-        most = min([most, *room, *([] if memory is None else [memory // each])])
+        limit = min([limit, *room, *([] if memory is None else [memory // each])])
     tried: list[Value] = [None, *sorted({1, cores} if cores else {1})]
     return Space(
-        workers=_with(range(1, most + 1), start.workers),
+        workers=_with(range(1, limit + 1), start.workers),
         batch_sizes=_with(BATCH_SIZES, start.batch_size),
         delays=_with(DELAYS, start.delay),
         threads=[start.threads, *(value for value in tried if value != start.threads)] if threads else (start.threads,),

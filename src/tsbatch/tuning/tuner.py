@@ -1,10 +1,10 @@
-"""The tuning itself: propose, measure in turns, keep or not, until nothing is left; then confirm.
+"""The tuning loop: propose, measure alternately, keep or not, until nothing is left; then confirm.
 
 ::
 
-    incumbent, several times ─ proposal ─ incumbent and candidate in turns ─ kept or not ─┐
-                                  └───────────────────────────────────────────────────────┘
-                                                   └ nothing left, or no time ─ confirming runs ─ recommendation
+    baseline, several times ─ proposal ─ baseline and candidate alternately ─ kept or not ─┐
+                                 └────────────────────────────────────────────────────────┘
+                                                  └ nothing left, or no runs ─ confirming runs ─ recommendation
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tsbatch.tuning.search_space import ModelSettings
 from tsbatch.tuning.significance import MAX_PAIRS, START_RUNS, doubtful, judge
 
 BUDGET: Final = 36
-"""Runs in all. A quarter of the grid of 4 workers, 6 batch sizes and 6 delays."""
+"""Total runs: a quarter of the grid of 4 workers, 6 batch sizes and 6 delays."""
 
 CONFIRM: Final = 2
 """Runs of the recommendation at the end."""
@@ -31,17 +31,17 @@ Ended = Literal["nothing left", "no runs left"]
 
 
 class Refused(ServerError):
-    """One setting cannot be had, its load failed for example; the server itself is well."""
+    """The server is healthy but cannot run with these settings, for example because the model failed to load."""
 
 
 class System(Protocol):
-    """What is tuned: anything that can be set and measured."""
+    """The tuned system: anything that can be configured and measured."""
 
     def measure(self, settings: ModelSettings) -> Observation:
-        """One run with these settings.
+        """Run once with these settings.
 
         Raises:
-            Refused: this setting cannot be had.
+            Refused: the system cannot run with these settings.
             ServerError: nothing can be measured any more.
         """
 
@@ -64,12 +64,12 @@ class Listener:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a tuning found.
+    """The outcome of a tuning.
 
     Attributes:
         history: everything that was tried.
-        recommended: the setting to use; None when none was seen that keeps the limits.
-        confirmed: the recommendation's confirming runs, and those of settings that did not stand them.
+        recommended: the settings to use; None if no measured settings meet the limits.
+        confirmed: the recommendation's confirming runs, and those of settings that failed them.
         ended: why it stopped: nothing left that helps, or no runs left.
     """
 
@@ -80,25 +80,25 @@ class Outcome:
 
     @property
     def changed(self) -> bool:
-        """Whether anything else than what was there is recommended."""
+        """Whether the recommendation differs from the initial settings."""
         return self.recommended is not None and self.recommended != self.history.start[0].settings
 
     def expected(self) -> list[Figures]:
-        """The recommendation's runs, all of them."""
+        """Return the figures of all runs of the recommendation."""
         return [] if self.recommended is None else [run.figures for run in self.history.of(self.recommended)]
 
 
 @dataclass(slots=True)
 class Tuning:
-    """One tuning on its way.
+    """A tuning in progress.
 
     Attributes:
-        system: what is tuned.
-        search: what proposes.
-        goal: what is wanted.
-        start: what is there.
-        budget: runs in all.
-        listeners: what follows it.
+        system: the tuned system.
+        search: the search that proposes settings.
+        goal: the goal.
+        start: the initial settings.
+        budget: total runs.
+        listeners: notified of every step.
         confirmed: runs that were to confirm a recommendation.
     """
 
@@ -116,29 +116,29 @@ class Tuning:
         """Tune.
 
         Raises:
-            ServerError: nothing can be measured any more; the runs so far are in the journal.
+            ServerError: nothing can be measured any more; the journal has the runs so far.
         """
         self._measure_start()
         for listener in self.listeners:
             listener.started(self.history)
         ended = self._climb()
         while (best := self._best()) is not None:
-            if self._stands(best):
+            if self._confirms(best):
                 return Outcome(self.history, best, self.confirmed, ended)
-            self._withdraw(best)
+            self._undo(best)
             ended = self._climb()
         return Outcome(self.history, None, self.confirmed, ended)
 
     def _measure_start(self) -> None:
         while len(self.history.start) < START_RUNS:
             run = self._again(self.start, "baseline")
-            # When the tuner was interrupted between them, the machine may be another one now.
+            # If the tuner was interrupted between them, the machine may be another one now.
             alike = [earlier for earlier in self.history.start if earlier.session == run.session]
             self.budget += len(self.history.start) - len(alike)
             self.history.start = [*alike, run]
 
     def _climb(self) -> Ended:
-        """Step by step until nothing is left to try."""
+        """Test hypotheses until nothing is left to try."""
         while hypothesis := self.search.propose(self.history):
             if self._left() < 2:
                 return "no runs left"
@@ -149,7 +149,7 @@ class Tuning:
         return "nothing left"
 
     def _left(self) -> int:
-        """Runs for steps: without those that confirm what is found, and what was there before if it does not stand."""
+        """Return the runs left for steps: without confirming the result, and the initial settings if that fails."""
         once = self.confirmed or self.history.baseline == self.start
         return self.budget - (1 if once else 2) * CONFIRM - len(self.history.runs)
 
@@ -161,7 +161,7 @@ class Tuning:
         return observation
 
     def _again(self, settings: ModelSettings, what: str) -> Observation:
-        """Measure something that was measured before; that it cannot be had any more is no candidate's fault."""
+        """Measure settings that worked before; if they fail now, it is not the candidate's fault."""
         try:
             return self._measure(settings, what)
         except Refused as error:
@@ -174,13 +174,13 @@ class Tuning:
             try:
                 pairs.append(self._pair(baseline, hypothesis.settings, len(pairs)))
             except Refused as error:
-                why = f"it cannot be had: {error}"
+                why = f"these settings do not work: {error}"
                 judgement = Judgement(verdict="failed", aim=judgement.aim, why=why)
                 break
             figures = [(before.figures, after.figures) for before, after in pairs]
             judgement, final = judge(self.history, self.goal, figures)
             if hypothesis.prepares and judgement.verdict in ("no gain", "cannot tell"):
-                # What only prepares for the next step need not prove itself.
+                # An intermediate step need not show a gain.
                 judgement = replace(judgement, verdict="on the way")
                 break
             if final:
@@ -188,7 +188,7 @@ class Tuning:
         return Step(hypothesis=hypothesis, baseline=baseline, pairs=pairs, judgement=judgement)
 
     def _pair(self, baseline: ModelSettings, candidate: ModelSettings, number: int) -> tuple[Observation, Observation]:
-        """Both next to each other in time, in turns which of them is first; a run that has just been made counts."""
+        """Measure both one after the other, in alternating order; a preceding run of the baseline is reused."""
         before: Observation | None = None
         if number % 2 == 0:
             latest = self.history.runs[-1]
@@ -196,7 +196,7 @@ class Tuning:
             before = latest if reusable else self._again(baseline, "baseline")
         after = self._measure(candidate, "candidate")
         before = before or self._again(baseline, "baseline")
-        # When the tuner was interrupted between the two, the machine may be another one now.
+        # If the tuner was interrupted between the two, the machine may be another one now.
         while before.session != after.session:
             self.budget += 1
             if before.session < after.session:
@@ -206,7 +206,7 @@ class Tuning:
         return before, after
 
     def _best(self) -> ModelSettings | None:
-        """The latest setting that was kept, keeps the limits in its runs together, and did not fail to confirm it."""
+        """Return the latest kept settings whose runs together meet the limits and that did not fail to confirm."""
         for settings in reversed(self.history.kept()):
             if settings not in self._refuted and not self.goal.broken(self._typical(settings)):
                 return settings
@@ -215,19 +215,19 @@ class Tuning:
     def _typical(self, settings: ModelSettings) -> Figures:
         return mean([run.figures for run in self.history.of(settings)])
 
-    def _stands(self, settings: ModelSettings) -> bool:
-        """Whether a setting, measured again by itself, keeps the limits each time, and by all of its runs for sure."""
+    def _confirms(self, settings: ModelSettings) -> bool:
+        """Return whether settings meet the limits in each confirming run, and for certain over all their runs."""
         if self.budget - len(self.history.runs) < CONFIRM:
-            return settings == self.start  # which has been measured often
+            return settings == self.start  # measured often already
         runs = [self._again(settings, "confirming the recommendation") for _ in range(CONFIRM)]
         self.confirmed += runs
         if any(self.goal.broken(run.figures) for run in runs):
             return False
-        # What there was is not changed by leaving it.
+        # Keeping the initial settings changes nothing.
         return settings == self.start or doubtful(self.history, self.goal, settings) is None
 
-    def _withdraw(self, settings: ModelSettings) -> None:
-        """Not kept after all: the search goes on from what was there before, knowing of these runs."""
+    def _undo(self, settings: ModelSettings) -> None:
+        """Undo kept settings: the search continues from the settings before them, knowing these runs."""
         self._refuted.add(settings)
         for index, step in enumerate(self.history.steps):
             if step.kept and step.hypothesis.settings == settings:
@@ -235,7 +235,7 @@ class Tuning:
                 judgement = replace(
                     step.judgement,
                     verdict="breaks a limit" if why else "not confirmed",
-                    why=f"kept at first; {why}" if why else "kept at first; no runs were left to measure it again",
+                    why=f"kept at first; {why}" if why else "kept at first; no runs were left to confirm it",
                 )
                 self.history.steps[index] = replace(step, judgement=judgement)
                 self._judged(index)
@@ -245,9 +245,9 @@ class Tuning:
             listener.judged(self.history.steps[index], self.history)
 
     def _why_not(self, settings: ModelSettings) -> str | None:
-        """What its confirming runs said; None when there were none."""
+        """Return why the confirming runs failed; None if there were none."""
         runs = [run for run in self.confirmed if run.settings == settings]
         over = [name for run in runs for name in self.goal.broken(run.figures)]
         if over:
-            return f"measured again it broke the limit of {WORDS[over[0]][0]}"
+            return f"a confirming run broke the limit on {WORDS[over[0]][0]}"
         return doubtful(self.history, self.goal, settings) if runs else None

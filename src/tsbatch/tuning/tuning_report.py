@@ -12,7 +12,7 @@ from tsbatch.report.charts import points
 from tsbatch.report.document import Figure, Part, Report, Section, Words
 from tsbatch.report.tables import pairs
 from tsbatch.tuning.history import Step
-from tsbatch.tuning.journal import figures_line
+from tsbatch.tuning.journal import render_figures
 from tsbatch.tuning.objective import SCALES, WORDS, Aim, Goal, cell, label, mean, shown
 from tsbatch.tuning.recommendation import (
     Seen,
@@ -47,8 +47,8 @@ def report_of_tuning(outcome: Outcome, goal: Goal, about: Mapping[str, Any], sec
         title=f"tsbatch tune: {about.get('model', '')}",
         headline=headline(outcome, goal),
         lead=[
-            f"Wanted: {goal.said()}.",
-            *([f"The confirming runs alone: {figures_line(confirmed)}."] if confirmed else []),
+            f"Wanted: {goal}.",
+            *([f"The confirming runs alone: {render_figures(confirmed)}."] if confirmed else []),
             *(f"Note: {note}." for note in advice(outcome, goal, seconds)),
         ],
         facts=[(WORDS[name][0], _with_interval(name, estimate)) for name, estimate in told.items()],

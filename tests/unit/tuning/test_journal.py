@@ -10,7 +10,7 @@ import pytest
 from tests.unit.tuning.made_up import START, Listed, MadeUp
 from tsbatch.errors import ServerError, UsageError
 from tsbatch.simulation.service_time import parse
-from tsbatch.tuning.journal import Journal, JournaledSystem, Log, read_lines, step_text
+from tsbatch.tuning.journal import Journal, JournaledSystem, Log, read_lines, render_step
 from tsbatch.tuning.objective import Goal
 from tsbatch.tuning.tuner import Refused, Tuning
 
@@ -121,7 +121,7 @@ def test_what_ended_the_tuning_is_no_news_for_next_time(tmp_path):
 
 def test_two_tunings_do_not_write_one_journal(tmp_path):
     first = Journal(tmp_path, ABOUT)
-    with pytest.raises(UsageError, match=r"another tuning writes .*journal\.jsonl at this moment; choose another"):
+    with pytest.raises(UsageError, match=r"another tuning is writing .*journal\.jsonl; choose another"):
         Journal(tmp_path, ABOUT, fresh=True)
     first.close()
     Journal(tmp_path, ABOUT).close()
@@ -165,7 +165,9 @@ def test_half_a_line_at_the_end_is_left_out(tmp_path):
 
 def test_the_journal_of_another_tuning_is_not_gone_on_with(tmp_path):
     Journal(tmp_path, ABOUT).close()
-    with pytest.raises(UsageError, match="another tuning \\(load differ\\); choose another --output, or begin anew"):
+    with pytest.raises(
+        UsageError, match="another tuning \\(different: load\\); choose another --output, or start over"
+    ):
         Journal(tmp_path, {**ABOUT, "load": "9 clients"})
     Journal(tmp_path, {**ABOUT, "load": "9 clients"}, fresh=True).close()
     assert read_lines(tmp_path / "journal.jsonl")[0]["load"] == "9 clients"
@@ -173,7 +175,7 @@ def test_the_journal_of_another_tuning_is_not_gone_on_with(tmp_path):
 
 @pytest.mark.parametrize(
     "text, says",
-    [('{"a": 1}\n', "is no journal of tsbatch tune"), ('{"kind": "tuning", "schema": 9}\n', "reads schema 1")],
+    [('{"a": 1}\n', "is not a journal of tsbatch tune"), ('{"kind": "tuning", "schema": 9}\n', "reads schema 1")],
 )
 def test_what_is_no_journal_is_said(tmp_path, text, says):
     (tmp_path / "journal.jsonl").write_text(text)
@@ -214,6 +216,6 @@ def test_the_log_has_each_step_as_hypothesis_evidence_change_before_after_verdic
         in text
     )
     assert "  verdict     kept: requests/s 100 → 200: improvement exceeds the noise" in text
-    failed = step_text(2, outcome.history.steps[1])
+    failed = render_step(2, outcome.history.steps[1])
     assert "before" not in failed
-    assert "failed: it cannot be had: the worker cannot load" in failed
+    assert "failed: these settings do not work: the worker cannot load" in failed

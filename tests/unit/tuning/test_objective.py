@@ -66,16 +66,16 @@ class TestGoal:
         assert goal.broken(one) == ["gpu_memory"]
         assert merit(one, "gpu_memory") < merit(replace(one, gpu_memory=0.4), "gpu_memory")
         assert mean([one, replace(one, gpu_memory=0.4), replace(one, gpu_memory=None)]).gpu_memory == 0.5
-        assert goal.said() == "more requests/s, failed at most 1 %, GPU memory at most 50 %"
+        assert str(goal) == "more requests/s, failed at most 1 %, GPU memory at most 50 %"
 
     def test_some_of_each_gpu_stays_free_without_a_word(self):
         assert Goal().broken(Figures(throughput=1, p50=1, p99=1, gpu_memory=0.91)) == ["gpu_memory"]
         assert Goal().broken(Figures(throughput=1, p50=1, p99=1, gpu_memory=0.89)) == []
-        assert Goal().said() == "more requests/s, failed at most 1 %"
+        assert str(Goal()) == "more requests/s, failed at most 1 %"
 
     def test_it_is_said_in_words(self):
         assert (
-            Goal(p99=100, memory=8e9).said()
+            str(Goal(p99=100, memory=8e9))
             == "more requests/s, failed at most 1 %, memory at most 8000 MB, P99 at most 100 ms"
         )
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -51,14 +51,14 @@ def test_the_front_of_an_open_loop_is_not_of_its_requests():
 def test_the_json_says_what_is_recommended_and_every_step():
     told = to_json(tuned(), Goal(p99=100), 10)
     assert (told["schema"], told["kind"]) == (1, "tuned")
-    assert told["recommended"] == TWO.to_json()
+    assert told["recommended"] == asdict(TWO)
     assert told["changed"] is True
     assert told["conclusion"] == "changed"
     assert told["confirming"]["throughput"] == pytest.approx(180, rel=0.05)
     assert [step["verdict"] for step in told["steps"]] == ["kept", "no gain"]
     assert told["steps"][0]["change"] == "workers 1 → 2"
     assert told["runs"] == sum(one["runs"] for one in told["seen"])
-    assert [one["knobs"] for one in told["seen"]] == [settings.to_json() for settings in (START, TWO, THREE)]
+    assert [one["knobs"] for one in told["seen"]] == [asdict(settings) for settings in (START, TWO, THREE)]
     assert [one["pareto"] for one in told["seen"]] == [True, True, False]
     assert told["front"] == ["throughput", "p99"]
 

@@ -107,16 +107,16 @@ def test_other_data_or_another_archive_is_another_tuning(tmp_path):
     asked = config(tmp_path / "out", model=str(archive))
     tune(asked, TuningTarget(MadeUp(noise=0.01), START), screen()[0])
     other = Workload(traffic=Traffic(clients=8), bodies=[Body(b"2", JSON)])
-    with pytest.raises(UsageError, match=r"another tuning \(bodies differ\)"):
+    with pytest.raises(UsageError, match=r"another tuning \(different: bodies\)"):
         tune(replace(asked, workload=other), TuningTarget(MadeUp(), START), screen()[0])
     archive.write_bytes(b"second")
-    with pytest.raises(UsageError, match=r"another tuning \(files differ\)"):
+    with pytest.raises(UsageError, match=r"another tuning \(different: files\)"):
         tune(asked, TuningTarget(MadeUp(), START), screen()[0])
 
 
 def test_another_version_of_a_model_is_another_tuning(tmp_path):
     tune(config(tmp_path), TuningTarget(MadeUp(noise=0.01), START, version="1.0"), screen()[0])
-    with pytest.raises(UsageError, match=r"another tuning \(version differ\)"):
+    with pytest.raises(UsageError, match=r"another tuning \(different: version\)"):
         tune(config(tmp_path), TuningTarget(MadeUp(), START, version="2.0"), screen()[0])
 
 

@@ -118,7 +118,7 @@ def test_a_recommendation_that_breaks_a_limit_in_its_confirming_run_gives_way_to
     outcome = tuned(system, TWO, goal=Goal(p99=80))
     [step] = outcome.history.steps
     assert step.judgement.verdict == "breaks a limit"
-    assert step.judgement.why == "kept at first; measured again it broke the limit of P99"
+    assert step.judgement.why == "kept at first; a confirming run broke the limit on P99"
     assert outcome.recommended == START
     assert [run.settings for run in outcome.confirmed] == [TWO, TWO, START, START]
 
