@@ -78,7 +78,7 @@ CHECKS = (
     Check(
         "handler",
         "inputs",
-        "every shape on every address, gRPC too",
+        "every input shape at every address, including gRPC",
         tests=("test_every_shape_on_every_address",),
     ),
     Check(
@@ -102,13 +102,13 @@ CHECKS = (
     Check(
         "handler",
         "own-handlers",
-        "own handlers in the docs run, with ts blocked too",
+        "the handlers in the docs run, even with ts blocked",
         tests=("tests/integration/test_examples.py",),
     ),
     Check(
         "handler",
         "closing",
-        "how often close() is reached",
+        "how often close() is called",
         tests=("test_how_often_close_is_reached",),
         scripts=("benchmarks/closing.py",),
         minutes=90,
@@ -155,7 +155,7 @@ CHECKS = (
     Check(
         "speed",
         "load-time",
-        "a large model answers soon and its weights are shared",
+        "a large model is ready quickly, and its weights are shared",
         scripts=("benchmarks/load_time.py",),
         minutes=40,
     ),
@@ -192,7 +192,7 @@ CHECKS = (
         "a bundled archive runs where tsbatch is not installed",
         tests=("test_bundled_archive_on_a_bare_python",),
     ),
-    Check("packaging", "large", "a 2 GB model beside the stock way", tests=("test_two_gigabyte_model",)),
+    Check("packaging", "large", "a 2 GB model compared with the stock tools", tests=("test_two_gigabyte_model",)),
     Check(
         "packaging",
         "new",
@@ -202,7 +202,7 @@ CHECKS = (
     Check(
         "loading",
         "slow",
-        "a load that is too slow is reported soon, with the value to set",
+        "a load that is too slow is reported promptly, with the value to set",
         tests=("test_a_load_that_is_too_slow",),
     ),
     Check(
@@ -239,7 +239,7 @@ CHECKS = (
     Check(
         "bench",
         "load-generator",
-        "the load generator beside wrk, stalls, and its own cost",
+        "the load generator compared with wrk, stalls, and its own cost",
         tests=("test_load_generator_against_wrk", "test_commands_of_the_bench_page"),
         scripts=("benchmarks/load_generator.py",),
         minutes=25,
@@ -257,7 +257,7 @@ CHECKS = (
     Check(
         "report",
         "browser",
-        "the HTML report in a real browser, phone and desktop",
+        "the HTML report in a real browser, at phone and desktop sizes",
         tests=("test_report_in_a_browser",),
     ),
     Check(
@@ -270,19 +270,19 @@ CHECKS = (
     Check(
         "tasks",
         "cat",
-        "a cat is a cat through a real TorchServe, in four ways of sending it",
+        "a real TorchServe recognises a cat, sent in four ways",
         tests=("test_a_cat_is_a_cat",),
     ),
     Check(
         "tasks",
         "news",
-        "news topics: 0.93 on held-out articles, served as offline",
+        "news topics: accuracy 0.93 on held-out articles, the same when served",
         tests=("test_news_topics",),
     ),
     Check(
         "tasks",
         "one-broken",
-        "for each task, eight requests of which one is broken",
+        "for each task, eight requests, one of them broken",
         tests=("test_one_broken_of_eight",),
     ),
     Check(
@@ -294,21 +294,21 @@ CHECKS = (
     Check(
         "tasks",
         "speed",
-        "each task beside single requests and TorchServe's own handler",
+        "each task compared with single requests and TorchServe's own handler",
         scripts=("benchmarks/tasks.py",),
         minutes=60,
     ),
     Check(
         "simulation",
         "simulator",
-        "the simulator beside a real TorchServe, 24 settings and loads",
+        "the simulator compared with a real TorchServe, for 24 settings and loads",
         tests=("test_simulator_against_torchserve", "tests/e2e/test_simulate.py"),
         minutes=45,
     ),
     Check(
         "simulation",
         "plan",
-        "a plan for 10, 100 and 1000 times a recorded load, and what theory says",
+        "a plan for 10, 100 and 1000 times a recorded load, compared with theory",
         tests=(
             "test_plan_of_a_recorded_load",
             "tests/unit/simulation/test_planner.py",
@@ -319,7 +319,7 @@ CHECKS = (
     Check(
         "tuning",
         "brute-force",
-        "the tuner beside brute force and Optuna's sampler",
+        "the tuner compared with brute force and Optuna's sampler",
         tests=("test_tuner_against_brute_force", "tests/e2e/test_tune.py"),
         scripts=("benchmarks/tuning.py",),
         minutes=90,
@@ -334,7 +334,7 @@ CHECKS = (
     Check(
         "tuning",
         "nothing-to-gain",
-        "nothing to gain changes nothing; noise invents no winner",
+        "with nothing to gain, nothing changes; noise produces no false winner",
         tests=("test_nothing_to_gain", "tests/unit/tuning/test_significance.py"),
         minutes=30,
     ),
@@ -360,20 +360,20 @@ CHECKS = (
     Check(
         "ray",
         "cluster",
-        "a Ray cluster of three nodes that loses one, gets one, and is updated, under load",
+        "a three-node Ray cluster loses a node, gains one and is updated, all under load",
         tests=("test_cluster_under_load",),
     ),
     Check(
         "ray",
         "speed",
-        "tsbatch on Ray beside Ray's own way and beside TorchServe",
+        "tsbatch on Ray compared with Ray's own batching and with TorchServe",
         scripts=("benchmarks/ray_serve.py",),
         minutes=40,
     ),
     Check(
         "ray",
         "replicas",
-        "1, 2, 4 and 8 replicas, and what plan says of them",
+        "1, 2, 4 and 8 replicas, compared with what plan predicts",
         scripts=("benchmarks/ray_replicas.py",),
     ),
     Check(
@@ -385,7 +385,7 @@ CHECKS = (
     Check(
         "kserve",
         "manifests",
-        "KServe's manifests of three models, and what their pods would run",
+        "KServe manifests for three models, and what their pods would run",
         tests=("test_manifests_against_kserve", "test_what_a_pod_runs"),
         minutes=30,
     ),

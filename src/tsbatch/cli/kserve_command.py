@@ -26,7 +26,7 @@ def kserve_command(
     storage_uri: Annotated[
         str | None,
         Option(
-            help="Address to which you will copy the folder storage/: s3://…, gs://…, pvc://…; if omitted, the image"
+            help="Address where you will put the contents of storage/: s3://…, gs://…, pvc://…; if omitted, the image"
             " contains the model."
         ),
     ] = None,

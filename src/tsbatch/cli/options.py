@@ -53,8 +53,8 @@ StartupTimeout = Annotated[int | None, Option(min=1, help=f"{STARTUP_TIMEOUT}.")
 Concurrency = Annotated[int | None, Option(min=1, help=f"Clients of a closed loop (default: {CLIENTS}).")]
 Rate = Annotated[float | None, Option(help="Requests per second of an open loop.")]
 ContentType = Annotated[str | None, Option(help="Content type of the requests; by default that of the data.")]
-GoodputLimit = Annotated[float | None, Option(help="Latency up to which a response counts as goodput, in ms.")]
-Seed = Annotated[int, Option(min=0, help="Seed of the random numbers.")]
+GoodputLimit = Annotated[float | None, Option(help="Maximum latency of a response that counts as goodput, in ms.")]
+Seed = Annotated[int, Option(min=0, help="Seed for the random numbers.")]
 
 
 def given(context: typer.Context) -> dict[str, str]:

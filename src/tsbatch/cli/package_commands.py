@@ -50,7 +50,7 @@ _Model = Annotated[
 _ModelFile = Annotated[Path | None, Option(help="Python file with the model class that the weights belong to.")]
 _StartupTimeout = Annotated[int | None, _setting(options.STARTUP_TIMEOUT, "startupTimeout", " + 30 per gigabyte")]
 _Engine = Annotated[str | None, Option(help="Engine that runs the model; auto tries all engines on this machine.")]
-_Dtype = Annotated[Dtype | None, Option(help="Data type of the computation; --engine auto then tries only this.")]
+_Dtype = Annotated[Dtype | None, Option(help="Data type of the computation; --engine auto then tries only this one.")]
 _EngineBound = Annotated[
     float, Option(help="Minimum agreement with eager float32 (cosine similarity).", min=0.0, max=1.0)
 ]
@@ -71,7 +71,7 @@ _Bundle = Annotated[
     Option(
         "--bundle",
         help="Include tsbatch's worker code and its dependencies except torch, torchserve and transformers, for this"
-        " Python and platform: for servers on which you cannot install packages.",
+        " Python and platform: for servers where you cannot install packages.",
     ),
 ]
 _AllowPickle = Annotated[

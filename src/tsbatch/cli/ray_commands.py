@@ -31,7 +31,7 @@ Queue = Annotated[
 Surge = Annotated[
     int | None, Option(help="Percentage of new replicas to start before old ones stop (default: as many as fit).")
 ]
-Route = Annotated[str | None, Option(help="URL prefix of the application, to serve several (default: /).")]
+Route = Annotated[str | None, Option(help="URL prefix of the application; needed to serve several (default: /).")]
 Local = Annotated[bool, Option("--local", help="Use a private Ray on this machine, and start it if it is not running.")]
 Haproxy = Annotated[
     bool, Option("--haproxy", help="With --local: use HAProxy instead of Ray's own proxies; it is faster.")
@@ -64,7 +64,7 @@ def deploy(
     ] = 8000,
     json: options.Json = False,
 ) -> None:
-    """Deploy an archive, and replace an application of the same name without losing a request."""
+    """Deploy an archive, replacing any application of the same name without losing a request."""
     _require_ray()
     from tsbatch.ray.archive_cache import describe
     from tsbatch.ray.deploy.applications import HttpOptions
@@ -127,7 +127,7 @@ def undeploy(
     address: Address = "auto",
     json: options.Json = False,
 ) -> None:
-    """Remove an application when its requests are answered; with the last one, stop a Ray that --local started."""
+    """Remove an application when its requests are answered; after the last one, stop a Ray started by --local."""
     _require_ray()
     from tsbatch.ray.deploy import applications as serving
     from tsbatch.ray.deploy import local_cluster

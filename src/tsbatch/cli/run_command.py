@@ -34,7 +34,7 @@ def run_command(
         bool, Option("--json", help="Print the summary as one JSON object; on stderr if the responses go to stdout.")
     ] = False,
 ) -> None:
-    """Answer a file of requests without a server; each line gives one line {"index", "status", "body"}."""
+    """Answer a file of requests without a server; each request line yields one line {"index", "status", "body"}."""
     _check_paths(mar, data, output)
     # The handler may print, but stdout is for the responses.
     standard = sys.stdout.buffer

@@ -231,7 +231,7 @@ def reconfigure_command(
     response_timeout: options.ResponseTimeout = None,
     startup_timeout: options.StartupTimeout = None,
     force: Annotated[
-        bool, Option("--force", help="Continue if there seems to be too little memory for two versions.")
+        bool, Option("--force", help="Continue even if there seems to be too little memory for two versions.")
     ] = False,
     name: options.Name = DEFAULT_NAME,
     server: options.ServerUrl = None,

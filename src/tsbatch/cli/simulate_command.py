@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tsbatch.simulation.workload import Clients
 
 REQUESTS = 100_000
-SERVICE = "Service time: a result file of bench or check, or in ms: 20ms, 5+2*n, or by batch size 1:20,8:60"
+SERVICE = "Service time: a result file from bench or check, or in ms: 20ms, 5+2*n, or by batch size 1:20,8:60"
 
 Arrivals = Annotated[options.ArrivalPattern, Option(help="Arrival pattern of the requests.")]
 Queue = Annotated[int, Option(min=1, help="Maximum number of waiting requests (jobQueueSize).")]
@@ -41,8 +41,8 @@ OverheadText = Annotated[
 Trace = Annotated[
     Path | None,
     Option(
-        help="Recorded arrivals instead of --rate: a result file of bench (its last run), a log folder, or a file with"
-        " one time per line."
+        help="Recorded arrivals instead of --rate: a result file from bench (its last run), a log folder, or a file"
+        " with one time per line."
     ),
 ]
 
@@ -66,10 +66,10 @@ def simulate_command(
     limit: options.GoodputLimit = None,
     seed: options.Seed = 0,
     output: Annotated[
-        Path | None, Option("--output", "-o", help="File for the result, in the format of bench.")
+        Path | None, Option("--output", "-o", help="File for the result, in the same format as from bench.")
     ] = None,
     html: options.Html = None,
-    save_service: Annotated[Path | None, Option(help="File for the service time.", metavar="FILE")] = None,
+    save_service: Annotated[Path | None, Option(help="Write the service time to this file.", metavar="FILE")] = None,
     as_json: options.RawJson = False,
 ) -> None:
     """Simulate TorchServe's batching: predict the latency of a load with these settings."""

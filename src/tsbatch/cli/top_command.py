@@ -40,7 +40,7 @@ def top_command(
     server: options.ServerUrl = None,
     json: Annotated[bool, Option("--json", help="Print one JSON object per interval.")] = False,
 ) -> None:
-    """Show live figures of each model: requests, batches, queue, latency by phase, workers and memory."""
+    """Show live figures for each model: requests, batches, queue, latency by phase, workers and memory."""
     if metrics is not None and not is_address(metrics):
         raise UsageError(f"--metrics is {metrics}; expected an address like http://127.0.0.1:8082/metrics")
     with _top(name, server, metrics) as source:

@@ -43,7 +43,7 @@ Output = Annotated[
     Path | None, Option("--output", "-o", help="Folder for journal, log and report (default: tune-MODEL).")
 ]
 Restore = Annotated[
-    bool, Option("--restore", help="Restore the settings that a killed tuning changed on a server in use, and exit.")
+    bool, Option("--restore", help="Restore the settings that a killed run changed on a server in use, and exit.")
 ]
 
 
@@ -76,7 +76,7 @@ def tune_command(
     """Find better settings, one change at a time; exit code 1 if none meets the limits.
 
     The tuner measures a copy of the model on a private server, and stops that server when it ends. Re-run the same
-    command to resume an interrupted tuning.
+    command to resume after an interruption.
     """
     if restore:
         refuse(context, given(context).keys() - {"restore", "name", "json"}, "--restore only restores old settings")

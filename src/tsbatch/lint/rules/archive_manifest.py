@@ -84,7 +84,7 @@ def config_unnamed(file: ArchiveFile) -> Iterator[Issue]:
 def handler_class(file: ArchiveFile) -> Iterator[Issue]:
     """handler.py:ClassName in the manifest.
 
-    The name after the colon is that of a function. TorchServe calls the class with (None, context), and the worker
+    TorchServe takes the name after the colon for a function: it calls the class with (None, context), and the worker
     dies.
     """
     module, colon, name = file.named("handler").partition(":")

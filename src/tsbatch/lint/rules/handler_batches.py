@@ -105,7 +105,7 @@ def _checks_length(function: Function, name: str | None) -> bool:
 def no_list(file: HandlerFile) -> Iterator[Issue]:
     """The handler returns something other than a list.
 
-    TorchServe accepts only a list; for a tuple, a dict, a text or a generator every request of the batch gets 503:
+    TorchServe accepts only a list; for a tuple, a dict, a string or a generator, every request of the batch gets 503:
     Invalid model predict output.
     """
     for function, value in _returned(file):

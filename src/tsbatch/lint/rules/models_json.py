@@ -64,8 +64,8 @@ def _line(file: PropertiesFile, word: str) -> int:
 def models_json(file: PropertiesFile) -> Iterator[Issue]:
     """models={} that is not valid JSON or does not have the right structure.
 
-    TorchServe expects {"NAME": {"VERSION": {...}}} and does not start with anything else. A line that continues on the
-    next one ends with a backslash.
+    TorchServe expects {"NAME": {"VERSION": {...}}} and fails to start with anything else. A line that continues on the
+    next one must end with a backslash.
     """
     pair = file.last("models")
     try:
@@ -95,8 +95,8 @@ def models_key(file: PropertiesFile) -> Iterator[Issue]:
 def models_value(file: PropertiesFile) -> Iterator[Issue]:
     """An invalid number in models={}.
 
-    In models={} only whole numbers above 0 count. 0 and below mean the default (maxBatchDelay 0: 100 ms). With a text
-    that is not a number, null, true or false, TorchServe fails to load the model.
+    In models={} only whole numbers above 0 count. 0 and below mean the default (maxBatchDelay 0: 100 ms). If a
+    value is null, true, false or a string that is not a number, TorchServe fails to load the model.
     """
     for entry in entries(file):
         for key, value in entry.settings.items():

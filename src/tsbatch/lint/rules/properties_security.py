@@ -65,8 +65,8 @@ def same_address(file: PropertiesFile) -> Iterator[Issue]:
 def port_twice(file: PropertiesFile) -> Iterator[Issue]:
     """A port that is used twice.
 
-    Only inference and management may share an address; any other two listeners on one port make the start fail with
-    'Failed to bind to address'.
+    Only inference and management may share an address; if any other two listeners share a port, TorchServe
+    fails to start with 'Failed to bind to address'.
     """
     taken: dict[int, str] = {}
     for key, default in DEFAULTS.items():
@@ -178,8 +178,8 @@ def env_off(file: PropertiesFile) -> Iterator[Issue]:
 def env_unset(file: PropertiesFile) -> Iterator[Issue]:
     """$$NAME$$ of a variable that is not set.
 
-    TorchServe replaces $$NAME$$ by the environment variable, and fails to start with 'Invalid Environment Variable' if
-    it is not set.
+    TorchServe replaces $$NAME$$ with the environment variable, and fails to start with 'Invalid Environment Variable'
+    if it is not set.
     """
     for pair in file.pairs:
         for name in REFERENCE.findall(pair.value):
@@ -192,8 +192,8 @@ def env_unset(file: PropertiesFile) -> Iterator[Issue]:
 def windows_tokens(file: PropertiesFile) -> Iterator[Issue]:
     """Token authorization on Windows.
 
-    On Windows, TorchServe cannot set the permissions of the key file, deletes it, and still requires tokens, which then
-    nobody has.
+    On Windows, TorchServe cannot set the permissions of the key file, deletes it, and still requires the tokens, so
+    nobody can make a request.
     """
     paths = (pair for pair in file.pairs if WINDOWS_PATH.match(pair.raw) or re.match(r"[A-Za-z]:/", pair.raw))
     if (pair := next(paths, None)) and not file.is_true("disable_token_authorization"):

@@ -51,7 +51,7 @@ def threads(file: ModelConfigFile) -> Iterator[Issue]:
     """More threads than cores.
 
     Workers whose threads together exceed the cores slow each other down: on two cores, two workers with two threads
-    each answered 17 requests/s where one worker answered 40, and two with one thread each 74.
+    each answered 17 requests/s, one worker answered 40, and two workers with one thread each answered 74.
     """
     config, cores = file.mapping(), file.machine.cores
     number, workers = threads_of(config), _workers_of(config)

@@ -77,7 +77,8 @@ def _right_value(kind: str, value: Any) -> str | None:
 def choice(file: ModelConfigFile) -> Iterator[Issue]:
     """An unknown device type or type of parallelism.
 
-    deviceType is cpu or gpu, parallelType is pp, tp, pptp or custom; TorchServe ignores any other word and logs a line.
+    deviceType is cpu or gpu, parallelType is pp, tp, pptp or custom; TorchServe ignores any other value and logs a
+    line.
     """
     for entry in _known(file):
         allowed = CHOICES.get(entry.key)
@@ -91,7 +92,7 @@ def choice(file: ModelConfigFile) -> Iterator[Issue]:
 def out_of_range(file: ModelConfigFile) -> Iterator[Issue]:
     """A number that TorchServe changes or ignores.
 
-    batchSize and minWorkers below 1 become 1; timeouts below 1 are ignored, so that 120 s apply; negative delays and
+    batchSize and minWorkers below 1 become 1; timeouts below 1 are ignored, so 120 s applies; negative delays and
     maxWorkers are ignored.
     """
     for entry in _known(file):
