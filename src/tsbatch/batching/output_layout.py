@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol
 
 import torch
 
+from tsbatch.batching.memory_cap import is_out_of_memory
 from tsbatch.errors import TsbatchError
 
 SIZES: Final = (1, 2, 3)
@@ -63,6 +65,17 @@ class Entries:
 
 
 @dataclass(frozen=True)
+class Whole:
+    """One item's result without a dimension for the items, from a model that takes one item at a time."""
+
+    def split(self, output: Any, count: int) -> list[Any]:
+        """See :class:`Layout`."""
+        if count != 1:
+            raise UnclearLayout(f"the model returned {_shown(output)} for {count} items")
+        return [output]
+
+
+@dataclass(frozen=True)
 class Outputs:
     """Several outputs, each with a layout of its own: by name, or by position in a list or tuple."""
 
@@ -78,6 +91,89 @@ class Outputs:
         columns = {key: part.split(output[key], count) for key, part in self.parts.items()}
         rows = [{key: column[row] for key, column in columns.items()} for row in range(count)]
         return rows if self.named else [tuple(row.values()) for row in rows]
+
+
+class BatchedModel:
+    """A model whose output is split into one result per item, by a layout that is proven before it is used.
+
+    The proof runs once for each combination of ranks and types of the inputs, on the first item that has it and on
+    variants of that item. A model that cannot take several items, or whose results depend on the other items of the
+    batch, gets one item at a time.
+
+    Args:
+        call: runs the model on tensors by name, each with one row per item.
+    """
+
+    def __init__(self, call: Callable[[Mapping[str, torch.Tensor]], Any]) -> None:
+        self._call = call
+        self._proven: dict[Any, tuple[Layout, bool] | UnclearLayout] = {}
+
+    def run(self, batch: Mapping[str, torch.Tensor]) -> Any:
+        """Return a tensor with one row per item, or a list with one result per item.
+
+        Raises:
+            UnclearLayout: the results cannot be assigned to the items.
+            Exception: whatever the model raises.
+        """
+        layout, together = self.prove(batch)
+        count = len(next(iter(batch.values())))
+        if together:
+            output = self._call(batch)
+            rows = layout.split(output, count)
+            return output if layout == Axis(0) else rows
+        singles = ({name: tensor[index : index + 1] for name, tensor in batch.items()} for index in range(count))
+        return [layout.split(self._call(single), 1)[0] for single in singles]
+
+    def prove(self, batch: Mapping[str, torch.Tensor]) -> tuple[Layout, bool]:
+        """Return the layout for inputs like these, and whether several items may share a pass.
+
+        Raises:
+            UnclearLayout: the results cannot be assigned to the items.
+            Exception: the model raises for the first item alone.
+        """
+        key = tuple((name, tensor.ndim, tensor.dtype) for name, tensor in batch.items())
+        if key not in self._proven:
+            try:
+                self._proven[key] = self._prove({name: tensor[:1] for name, tensor in batch.items()})
+            except UnclearLayout as error:
+                self._proven[key] = error
+        found = self._proven[key]
+        if isinstance(found, UnclearLayout):
+            raise found
+        return found
+
+    def _prove(self, item: Mapping[str, torch.Tensor]) -> tuple[Layout, bool]:
+        alone = self._call(item)
+        for pool in (_variants(item), {name: torch.cat([tensor] * 3) for name, tensor in item.items()}):
+            try:
+                return find_layout(partial(self._on_rows, pool))
+            except UnclearLayout:  # noqa: PERF203  two tries
+                raise
+            except Exception as error:  # the variants may be no valid inputs, or the model takes one item only
+                if is_out_of_memory(error):
+                    raise
+        return _layout_of_one(alone), False
+
+    def _on_rows(self, pool: Mapping[str, torch.Tensor], indices: Sequence[int]) -> Any:
+        return self._call({name: tensor[list(indices)] for name, tensor in pool.items()})
+
+
+def _variants(item: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Three inputs that differ where they can, made of the values of one: valid ids stay valid ids."""
+    return {
+        name: torch.cat([tensor, tensor.flip(list(range(1, tensor.ndim))), tensor.flatten().roll(1).view_as(tensor)])
+        for name, tensor in item.items()
+    }
+
+
+def _layout_of_one(output: Any) -> Layout:
+    """The layout of a model that takes one item only; a leading dimension of one is that of the items."""
+    if _is_tensor(output) and output.ndim and output.shape[0] == 1:
+        return Axis(0)
+    keys = _parts(output)
+    if not keys:
+        return Whole()
+    return Outputs({key: _layout_of_one(output[key]) for key in keys}, isinstance(output, Mapping))
 
 
 def find_layout(run: Callable[[Sequence[int]], Any]) -> tuple[Layout, bool]:

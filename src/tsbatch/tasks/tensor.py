@@ -20,7 +20,8 @@ import torch
 from pydantic import Field
 
 from tsbatch.batching.memory_cap import is_out_of_memory
-from tsbatch.errors import ContractBroken, SettingsError, Unprocessable
+from tsbatch.batching.output_layout import BatchedModel, UnclearLayout
+from tsbatch.errors import ContractBroken, LoadError, ReplyError, SettingsError, Unprocessable
 from tsbatch.models.onnx_model import OnnxGraph
 from tsbatch.protocol.encoding import encode_answer
 from tsbatch.protocol.fields import split_fields
@@ -37,6 +38,11 @@ from tsbatch.tasks.tensors.numpy_files import is_numpy, read_arrays, write_npy, 
 from tsbatch.worker.resources import to_device
 
 NUMPY_TYPES = ("application/x-npy", "application/x-npz", "application/octet-stream")
+
+
+ONE_PER_ITEM = "tensors in which one dimension counts the items, or a list with one entry per item"
+SPATIAL: Mapping[int, Sequence[int]] = {2: (), 3: (16,), 4: (32, 32), 5: (8, 16, 16)}
+"""Sizes after the channels to try with a weight of so many dimensions: linear layers and convolutions."""
 
 
 class TensorOptions(Section):
@@ -91,6 +97,7 @@ class TensorHandler(TaskHandler):
         declared = declared_inputs(self.model)
         self.inputs = self.options.inputs or declared or [TensorInput()]
         self.answered = AnsweredKinds()
+        self.batched = BatchedModel(self._call_model)
         self._names = [entry.name for entry in self.inputs]
         self._keys = frozenset(self._names)
         if len(self._keys) < len(self._names):
@@ -104,6 +111,7 @@ class TensorHandler(TaskHandler):
             )
         shape = self.inputs[0].shape if len(self.inputs) == 1 else None
         self._ndim = None if shape is None else len(shape)
+        self._prove_layout()
 
     def examples(self) -> Sequence[Any]:
         """Zeros, if every size is declared."""
@@ -147,13 +155,15 @@ class TensorHandler(TaskHandler):
 
         def run(batch: Mapping[str, torch.Tensor], kind: Kind) -> Any:
             try:
-                moved = to_device(batch, self.device)
-                # An exported program takes its arguments mostly by position; a graph takes them by name.
-                output = self.model(**moved) if isinstance(self.model, OnnxGraph) else self.model(*moved.values())
+                rows = self.batched.run(to_device(batch, self.device))
+                return rows if isinstance(rows, torch.Tensor) else [self._by_name(row) for row in rows]
+            except ReplyError:
+                raise
+            except UnclearLayout as error:
+                raise ContractBroken(str(error), expected=ONE_PER_ITEM) from error
             except Exception as error:
                 failed[kind] = error
                 return [None] * len(next(iter(batch.values())))
-            return self._by_name(output)
 
         outputs = run_groups(tensors, run)
         self.answered.update(kind for kind in tensors.options if kind not in failed)
@@ -161,6 +171,45 @@ class TensorHandler(TaskHandler):
             alone = [len(indices) for indices in tensors.indices] == [1] and not is_out_of_memory(error)
             raise (self.answered.blame(kind, error) if alone else None) or error
         return outputs
+
+    def _call_model(self, batch: Mapping[str, torch.Tensor]) -> Any:
+        # An exported program takes its arguments mostly by position; a graph takes them by name.
+        return self.model(**batch) if isinstance(self.model, OnnxGraph) else self.model(*batch.values())
+
+    def _prove_layout(self) -> None:
+        """Find out how the model returns the results of several items, on made-up inputs of the declared shapes.
+
+        Where sizes are open, shapes that fit the model's first weights are tried. Without any that fits, the first
+        request settles it.
+
+        Raises:
+            LoadError: the results of several items cannot be told apart.
+        """
+        for shapes in self._example_shapes():
+            numbers = torch.Generator().manual_seed(0)
+            batch = {
+                entry.name: torch.randn(1, *shape, generator=numbers).to(getattr(torch, entry.dtype or "float32"))
+                for entry, shape in zip(self.inputs, shapes, strict=True)
+            }
+            try:
+                with torch.inference_mode():
+                    self.batched.prove(to_device(batch, self.device))
+            except UnclearLayout as error:
+                raise LoadError(f"{error}; expected {ONE_PER_ITEM}") from None
+            except Exception:  # noqa: S112  the warm-up reports declared shapes that do not work
+                continue
+            self.answered.update([kind_of(self._names, [tensor[0].numpy() for tensor in batch.values()])])
+            return
+
+    def _example_shapes(self) -> list[list[list[int]]]:
+        """Shapes of all inputs to try: the declared ones, else guesses from the weights for a model of one input."""
+        declared = [entry.shape for entry in self.inputs]
+        if all(shape is not None and None not in shape for shape in declared):
+            return [[[size or 0 for size in shape or ()] for shape in declared]]
+        if len(self.inputs) > 1 or declared[0] is not None or not isinstance(self.model, torch.nn.Module):
+            return []
+        weights = [weight.shape for weight in list(self.model.parameters())[:8] if weight.ndim in SPATIAL]
+        return [[[weight[1], *SPATIAL[len(weight)]]] for weight in weights]
 
     def postprocess(self, outputs: Any, items: Sequence[Item]) -> list[Any]:
         """Convert tensors to arrays."""
@@ -255,7 +304,7 @@ class TensorHandler(TaskHandler):
         return {name: torch.from_numpy(stack(column)) for name, column in zip(self._names, columns, strict=True)}
 
     def _by_name(self, output: Any) -> Any:
-        if not isinstance(output, list | tuple):
+        if not isinstance(output, tuple):  # what a layout of several outputs gives for one item
             return output
         if len(output) == 1:
             return output[0]
@@ -271,7 +320,7 @@ def _plain(output: Any) -> Any:
         return {name: _plain(part) for name, part in output.items()}
     if isinstance(output, torch.Tensor):
         return output.float().numpy() if output.dtype == torch.bfloat16 else output.numpy()
-    return output
+    return [_plain(part) for part in output] if isinstance(output, list | tuple) else output
 
 
 def _as_file(result: Any) -> Reply:

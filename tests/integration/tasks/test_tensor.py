@@ -187,6 +187,8 @@ def test_items_of_one_shape_share_a_pass(pair):
     small, large = np.zeros((2, 3)).tolist(), np.zeros((4, 4)).tolist()
     bodies = [{"inputs": {"row": [0, 1, 2, place], "picture": [small, large, small][place % 3]}} for place in range(9)]
     assert [status for status, _ in ask(pair, *bodies)] == [200] * 9
+    passes.clear()  # with those that showed how the model returns the results of several items
+    assert [status for status, _ in ask(pair, *bodies)] == [200] * 9
     assert sorted(passes) == [3, 6]
 
 
@@ -365,11 +367,21 @@ def test_who_sent_a_shape_that_only_the_model_knows_to_be_wrong_is_told(net, tmp
     assert [status for status, _ in ask(handler, bodies[0])] == [422], "alone, later on"
 
 
-def test_a_model_that_has_answered_nothing_yet_gets_the_blame_itself(net, tmp_path):
+def test_a_shape_that_the_weights_tell_is_known_before_the_first_request(net, tmp_path):
     save_kind(net, tmp_path, "torchscript")
     handler = load(tmp_path)
     answers = ask(handler, {"inputs": [[1, 2]]}, {"inputs": [[1, 2, 3]]})
-    assert [status for status, _ in answers] == [500, 500]
+    assert [status for status, _ in answers] == [422, 422]
+    assert answers[0][1]["error"]["expected"] == "what it has answered before: [4] float32"
+
+
+def test_a_model_that_has_answered_nothing_yet_gets_the_blame_itself(net, tmp_path):
+    save_kind(net, tmp_path, "torchscript")
+    handler = load(tmp_path)
+    handler.model = Picky()  # without weights
+    handler.prepare()
+    answers = ask(handler, {"inputs": [[10, 2]]})
+    assert [status for status, _ in answers] == [500]
     assert answers[0][1]["error"]["code"] == "handler_failed"
 
 
@@ -389,6 +401,7 @@ def test_what_else_a_model_raises_is_its_own_fault(net, tmp_path):
     save_kind(net, tmp_path, "torchscript")
     handler = load(tmp_path, options={"outputs": ["twice", "more"]})
     handler.model = Picky()
+    handler.prepare()
     bodies = [{"inputs": [row]} for row in ([1, 2], [10, 2], [1, 2, 3, 4, 5])]
     answers = ask(handler, *bodies)
     assert [status for status, _ in answers] == [200, 500, 507]
@@ -488,3 +501,102 @@ def test_base64_is_no_file_of_numbers(handler):
     ((status, body),) = ask(handler, {"inputs": base64.b64encode(npy(ROWS)).decode()})
     assert status == 422
     assert "has values that are not numbers" in body["error"]["message"]
+
+
+class Detector(torch.nn.Module):
+    """One tensor an item, as detectors return after suppressing what overlaps."""
+
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        return [row[row > 0] for row in x]
+
+
+class Recurrent(torch.nn.Module):
+    """States with the layers first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells = torch.nn.LSTM(3, 4, num_layers=2, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        output, (hidden, _) = self.cells(x.unsqueeze(1))
+        return output, hidden
+
+
+class Mean(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.mean(0)
+
+
+class Company(torch.nn.Module):
+    """Answers depend on the neighbours, as with a batch norm in training mode."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x - x.mean(0, keepdim=True)
+
+
+class Alone(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert x.shape[0] == 1
+        return x * 2
+
+
+def scripted(folder, model, **options):
+    torch.manual_seed(0)
+    torch.jit.script(model).save(folder / "net.pt")
+    manifest = {"serializedFile": "net.pt"}
+    return load(folder, manifest=manifest, options=options)
+
+
+@pytest.mark.parametrize("shape", [[3], None])
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_requests_with_as_many_results_as_requests_keep_their_own(tmp_path, shape, count):
+    handler = scripted(tmp_path, Detector(), inputs=[{"name": "x", "shape": shape}])
+    rows = [[place + 1.0] * (place % 3) + [0.0] * (3 - place % 3) for place in range(count)]
+    answers = ask(handler, *[{"inputs": [row]} for row in rows])
+    assert answers == [(200, [[value for value in row if value]]) for row in rows]
+
+
+def test_a_recurrent_state_is_split_along_its_second_dimension(tmp_path):
+    handler = scripted(tmp_path, Recurrent(), inputs=[{"name": "x", "shape": [3]}], outputs=["out", "state"])
+    rows = [[1.0, 2.0, 3.0], [3.0, 1.0, 2.0]]  # as many as there are layers
+    alone = [answer(handler, {"inputs": [row]})[0] for row in rows]
+    together = [body[0] for _, body in ask(handler, *[{"inputs": [row]} for row in rows])]
+    for one, other in zip(alone, together, strict=True):
+        assert np.shape(one["state"]) == (2, 4)
+        assert np.allclose(one["state"], other["state"], atol=1e-6)
+        assert np.allclose(one["out"], other["out"], atol=1e-6)
+    assert not np.allclose(alone[0]["state"], alone[1]["state"], atol=1e-3)
+
+
+def test_results_that_cannot_be_told_apart_are_refused_at_load(tmp_path):
+    with pytest.raises(
+        LoadError, match=r"for 1, 2 and 3 items.*; expected tensors in which one dimension counts the items"
+    ):
+        scripted(tmp_path, Mean(), inputs=[{"name": "x", "shape": [3]}])
+
+
+def test_results_that_cannot_be_told_apart_are_an_error_where_no_shape_is_declared(tmp_path):
+    handler = scripted(tmp_path, Mean())
+    (status, body), _ = ask(handler, {"inputs": [[1, 2, 3]]}, {"inputs": [[4, 5, 6]]})
+    assert status == 500
+    assert body["error"]["code"] == "contract_broken"
+
+
+@pytest.mark.parametrize("model", [Company, Alone])
+def test_a_model_that_wants_its_items_alone_gets_them_so(tmp_path, model):
+    handler = scripted(tmp_path, model(), inputs=[{"name": "x", "shape": [3]}])
+    rows = [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
+    expected = [[[0.0] * 3]] * 2 if model is Company else [[[2 * value for value in row]] for row in rows]
+    assert [body for _, body in ask(handler, *[{"inputs": [row]} for row in rows])] == expected
+
+
+def test_one_request_does_not_change_the_next(net, tmp_path):
+    """Four scalars of a batch look like one row of four numbers."""
+    save_kind(net, tmp_path, "torchscript")
+    handler = load(tmp_path)
+    for body in ({"inputs": 5}, [1, 2, 3, 4], {"inputs": 5}, [1, 2, 3, 4]):
+        ((status, found),) = ask(handler, body)
+        assert status == 422
+        assert "Traceback" not in str(found)
+        assert "site-packages" not in str(found)
+    assert ask(handler, {"inputs": [[1, 2, 3, 4]]})[0][0] == 200
