@@ -24,6 +24,7 @@ from tsbatch._version import __version__
 from tsbatch.batching.collating import collate
 from tsbatch.batching.cost import PassCost
 from tsbatch.batching.memory_cap import MemoryCap
+from tsbatch.batching.output_layout import BatchedModel, run_model
 from tsbatch.batching.strategy import Choice
 from tsbatch.contract import check_contract
 from tsbatch.errors import LoadError, NotSupported, SettingsError
@@ -96,6 +97,7 @@ class BatchHandler(adapter.BaseHandler):
         self.pass_cost = PassCost()
         self.choice = Choice("bucketed", "not loaded")
         self._closer = Closer()
+        self._proven: dict[type, BatchedModel] = {}
         self.free_since: float | None = None
 
     # ---- once for each worker ---------------------------------------------------------------------------------
@@ -270,12 +272,10 @@ class BatchHandler(adapter.BaseHandler):
         """Run one micro-batch through the model.
 
         Returns:
-            A list with one output per feature, or tensors with one row per feature (also in a mapping or tuple).
+            A list with one output per feature, or tensors with one row per feature (also in a mapping or tuple). If
+            the model returns several tensors, the default proves which part of them belongs to which feature.
         """
-        moved = to_device(tensors, self.device)
-        if isinstance(moved, Mapping):
-            return self.model(**moved)
-        return self.model(*moved) if isinstance(moved, tuple) else self.model(moved)
+        return run_model(self.model, to_device(tensors, self.device), self._proven)
 
     def postprocess(self, outputs: Any, items: Sequence[Item]) -> Any:
         """Convert the outputs of all items to results.

@@ -822,3 +822,54 @@ def test_the_same_file_runs_with_torchserve_and_without(tmp_path):
     assert printed["blocked"][0] == printed["there"][0]
     assert printed["blocked"][0] == "[(200, b'1.5'), (200, b'3.0'), (500, b''), (200, b'[5.0,7.0]')]"
     assert (printed["blocked"][1], printed["there"][1]) == ("False", "True")
+
+
+class StateFirst(torch.nn.Module):
+    """Two outputs for each batch; the second has its layers first, as many as there may be items."""
+
+    def __init__(self):
+        super().__init__()
+        self.cells = torch.nn.LSTM(3, 4, num_layers=2, batch_first=True)
+
+    def forward(self, rows):
+        output, (hidden, _) = self.cells(rows.unsqueeze(1))
+        return output, hidden
+
+
+class ListOfOutputs(torch.nn.Module):
+    def forward(self, rows):
+        return [rows * 2, rows + 1]
+
+
+@pytest.mark.parametrize("module", [StateFirst, ListOfOutputs])
+def test_several_outputs_of_a_module_stay_with_their_items(tmp_path, module):
+    """As many outputs or layers as items: sizes alone would tell the wrong thing."""
+
+    class Mine(BatchHandler):
+        def load_model(self):
+            torch.manual_seed(0)
+            return module()
+
+        def preprocess(self, items):
+            return torch.tensor([item.value for item in items], dtype=torch.float32)
+
+        def postprocess(self, outputs, items):
+            return [[part.tolist() for part in parts] for parts in outputs]
+
+    handler = Mine()
+    handler.load(ModelContext(model_dir=tmp_path))
+    rows = [[1.0, 2.0, 3.0], [6.0, 5.0, 4.0]]
+    with torch.inference_mode():
+        expected = [module_outputs(handler.model, row) for row in rows]
+    together = handler.answer([Request.of({"instances": [row]}) for row in rows])
+    for reply, parts in zip(together, expected, strict=True):
+        (found,) = json.loads(reply.body)["predictions"]
+        for one, other in zip(found, parts, strict=True):
+            assert torch.allclose(torch.tensor(one), other, atol=1e-6)
+    assert not torch.allclose(expected[0][1], expected[1][1], atol=1e-3)
+
+
+def module_outputs(model, row):
+    """What the module gives for one row, without the dimension that counts the rows."""
+    outputs = model(torch.tensor([row]))
+    return [part[:, 0] if isinstance(model, StateFirst) and number else part[0] for number, part in enumerate(outputs)]

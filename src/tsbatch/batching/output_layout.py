@@ -8,6 +8,7 @@ whose size is 1, 2 and 3.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,10 +17,13 @@ from typing import Any, Final, Protocol
 import torch
 
 from tsbatch.batching.memory_cap import is_out_of_memory
-from tsbatch.errors import TsbatchError
+from tsbatch.errors import ContractBroken, TsbatchError
+
+logger = logging.getLogger("tsbatch")
 
 SIZES: Final = (1, 2, 3)
 """Items in the batches that are compared; no constant number of outputs or rows passes for all three."""
+ONE_PER_ITEM: Final = "tensors in which one dimension counts the items, or a list with one entry per item"
 TOLERANCE: Final = {"rtol": 1e-3, "atol": 1e-4}
 """Float32 sums in another order differ by less, wrong rows by more."""
 
@@ -104,11 +108,11 @@ class BatchedModel:
         call: runs the model on tensors by name, each with one row per item.
     """
 
-    def __init__(self, call: Callable[[Mapping[str, torch.Tensor]], Any]) -> None:
+    def __init__(self, call: Callable[[Mapping[Any, torch.Tensor]], Any]) -> None:
         self._call = call
         self._proven: dict[Any, tuple[Layout, bool] | UnclearLayout] = {}
 
-    def run(self, batch: Mapping[str, torch.Tensor]) -> Any:
+    def run(self, batch: Mapping[Any, torch.Tensor]) -> Any:
         """Return a tensor with one row per item, or a list with one result per item.
 
         Raises:
@@ -119,12 +123,11 @@ class BatchedModel:
         count = len(next(iter(batch.values())))
         if together:
             output = self._call(batch)
-            rows = layout.split(output, count)
-            return output if layout == Axis(0) else rows
+            return output if layout == Axis(0) and len(output) == count else layout.split(output, count)
         singles = ({name: tensor[index : index + 1] for name, tensor in batch.items()} for index in range(count))
         return [layout.split(self._call(single), 1)[0] for single in singles]
 
-    def prove(self, batch: Mapping[str, torch.Tensor]) -> tuple[Layout, bool]:
+    def prove(self, batch: Mapping[Any, torch.Tensor]) -> tuple[Layout, bool]:
         """Return the layout for inputs like these, and whether several items may share a pass.
 
         Raises:
@@ -134,7 +137,10 @@ class BatchedModel:
         key = tuple((name, tensor.ndim, tensor.dtype) for name, tensor in batch.items())
         if key not in self._proven:
             try:
-                self._proven[key] = self._prove({name: tensor[:1] for name, tensor in batch.items()})
+                layout, together = self._prove({name: tensor[:1] for name, tensor in batch.items()})
+                self._proven[key] = layout, together
+                if not together:
+                    logger.warning("items run one by one: the model takes no more, or its results depend on the others")
             except UnclearLayout as error:
                 self._proven[key] = error
         found = self._proven[key]
@@ -142,7 +148,7 @@ class BatchedModel:
             raise found
         return found
 
-    def _prove(self, item: Mapping[str, torch.Tensor]) -> tuple[Layout, bool]:
+    def _prove(self, item: Mapping[Any, torch.Tensor]) -> tuple[Layout, bool]:
         alone = self._call(item)
         for pool in (_variants(item), {name: torch.cat([tensor] * 3) for name, tensor in item.items()}):
             try:
@@ -154,11 +160,53 @@ class BatchedModel:
                     raise
         return _layout_of_one(alone), False
 
-    def _on_rows(self, pool: Mapping[str, torch.Tensor], indices: Sequence[int]) -> Any:
+    def _on_rows(self, pool: Mapping[Any, torch.Tensor], indices: Sequence[int]) -> Any:
         return self._call({name: tensor[list(indices)] for name, tensor in pool.items()})
 
 
-def _variants(item: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def run_model(model: Any, tensors: Any, proven: dict[type, BatchedModel]) -> Any:
+    """Run a model on a tensor, a tuple of arguments or a mapping of named ones, each with one row per item.
+
+    Args:
+        model: the model.
+        tensors: its arguments.
+        proven: keeps what is found out about the model; empty at first.
+
+    Returns:
+        The output of the model if it is one tensor or if the arguments have no rows; otherwise one result per item.
+
+    Raises:
+        ContractBroken: the results cannot be assigned to the items.
+    """
+    if isinstance(tensors, Mapping):
+        named, call = tensors, partial(_call_by_name, model)
+    else:
+        named, call = dict(enumerate(tensors if isinstance(tensors, tuple) else (tensors,))), partial(_call, model)
+    if type(tensors) not in proven:
+        output = call(named)
+        if _is_tensor(output) or not _have_rows(named):
+            return output
+        proven[type(tensors)] = BatchedModel(call)
+    try:
+        return proven[type(tensors)].run(named)
+    except UnclearLayout as error:
+        raise ContractBroken(str(error), expected=ONE_PER_ITEM) from error
+
+
+def _call(model: Any, batch: Mapping[Any, Any]) -> Any:
+    return model(*batch.values())
+
+
+def _call_by_name(model: Any, batch: Mapping[Any, Any]) -> Any:
+    return model(**batch)
+
+
+def _have_rows(batch: Mapping[Any, Any]) -> bool:
+    sizes = {len(value) if _is_tensor(value) and value.ndim else None for value in batch.values()}
+    return len(sizes) == 1 and None not in sizes
+
+
+def _variants(item: Mapping[Any, torch.Tensor]) -> dict[Any, torch.Tensor]:
     """Three inputs that differ where they can, made of the values of one: valid ids stay valid ids."""
     return {
         name: torch.cat([tensor, tensor.flip(list(range(1, tensor.ndim))), tensor.flatten().roll(1).view_as(tensor)])

@@ -66,11 +66,14 @@ def _split_mapping(returned: Mapping[str, Any], count: int) -> list[Any] | None:
 
 
 def _split_tuple(returned: tuple[Any, ...], count: int) -> list[Any] | None:
-    # (logits, hidden) of n rows each, as torch modules return several outputs; a plain tuple of n results
-    # is taken as the list it stands for.
-    if returned and all(isinstance(value, (torch.Tensor, np.ndarray)) and _rows(value) == count for value in returned):
-        return [tuple(value[row] for value in returned) for row in range(count)]
-    return list(returned)
+    # (logits, hidden) with n rows each, as torch modules return several outputs. A tuple of n other results is a list;
+    # a tuple of n arrays is not, since by chance each of them could have n rows.
+    if not any(isinstance(value, (torch.Tensor, np.ndarray)) for value in returned):
+        return list(returned)
+    wrong = [_rows(value) or 0 for value in returned if _rows(value) != count]
+    if wrong:
+        return [None] * wrong[0]
+    return [tuple(value[row] for value in returned) for row in range(count)]
 
 
 def _rows(value: Any) -> int | None:

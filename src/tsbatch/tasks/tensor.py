@@ -20,7 +20,7 @@ import torch
 from pydantic import Field
 
 from tsbatch.batching.memory_cap import is_out_of_memory
-from tsbatch.batching.output_layout import BatchedModel, UnclearLayout
+from tsbatch.batching.output_layout import ONE_PER_ITEM, BatchedModel, UnclearLayout
 from tsbatch.errors import ContractBroken, LoadError, ReplyError, SettingsError, Unprocessable
 from tsbatch.models.onnx_model import OnnxGraph
 from tsbatch.protocol.encoding import encode_answer
@@ -40,7 +40,6 @@ from tsbatch.worker.resources import to_device
 NUMPY_TYPES = ("application/x-npy", "application/x-npz", "application/octet-stream")
 
 
-ONE_PER_ITEM = "tensors in which one dimension counts the items, or a list with one entry per item"
 SPATIAL: Mapping[int, Sequence[int]] = {2: (), 3: (16,), 4: (32, 32), 5: (8, 16, 16)}
 """Sizes after the channels to try with a weight of so many dimensions: linear layers and convolutions."""
 

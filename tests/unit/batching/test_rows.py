@@ -74,7 +74,7 @@ def test_the_output_of_a_transformers_model():
         ({"a": torch.zeros(3), "b": torch.zeros(5)}, 5),
         ((1, 2), 2),
         ((), 0),
-        ((torch.zeros(4), torch.zeros(4)), 2),
+        ((torch.zeros(4), torch.zeros(4)), 4),
     ],
 )
 def test_a_wrong_number_names_both_numbers_and_the_right_shape(returned, got):
