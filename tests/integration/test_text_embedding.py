@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from tests.generators import save_generator
 from tests.tiny import save_encoder, save_sentence_files, save_tokenizer, write
@@ -434,3 +435,22 @@ def test_what_is_missing_or_broken_is_one_line(tmp_path, damage, part):
         load(tmp_path)
     assert part in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_weights_under_a_training_frameworks_prefix_are_refused(tmp_path):
+    """transformers would make up every weight, and two loads of one archive would answer differently."""
+    save_encoder(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    save_file({f"net.{name}": value for name, value in weights.items()}, tmp_path / "model.safetensors")
+    with pytest.raises(LoadError, match=r"no weights for .* of BertModel: its weights have the prefix 'net\.'"):
+        load(tmp_path)
+
+
+def test_an_encoder_with_more_layers_than_weights_is_refused(tmp_path):
+    save_encoder(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": config["num_hidden_layers"] + 1}))
+    with pytest.raises(
+        LoadError, match="no weights for .* of BertModel: the weights are of another model or incomplete"
+    ):
+        load(tmp_path)

@@ -17,12 +17,11 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from tsbatch.errors import LoadError, SettingsError
+from tsbatch.errors import SettingsError
 from tsbatch.protocol.request import Item
 from tsbatch.settings import Section
 from tsbatch.tasks.images.handler import ImageHandler, ImageOptions
 from tsbatch.tasks.shared.schemas import NUMBER, array_of, object_of
-from tsbatch.tasks.shared.task_handler import abbreviate
 
 Pooling = Literal["pooler", "cls", "mean"]
 
@@ -72,9 +71,7 @@ class ImageEmbeddingHandler(ImageHandler):
             LoadError: the folder lacks weights on which the vectors depend.
         """
         super().prepare()
-        missing = [name for name in self.missing_weights if "pooler" not in name]
-        if missing:
-            raise LoadError(f"the folder has no weights for {abbreviate(missing)} of {type(self.model).__name__}")
+        self.check_encoder(self.model)
         if not hasattr(self.model, "get_image_features"):
             self.pooling = self._choose_pooling(self.options.pooling)
 

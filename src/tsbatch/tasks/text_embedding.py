@@ -76,7 +76,9 @@ class TextEmbeddingHandler(TextHandler):
         from transformers import AutoModel, AutoModelForTextEncoding
 
         encoder_only = read_config(self.model_dir).get("model_type") in ENCODERS_OF
-        return self.load_pretrained(AutoModelForTextEncoding if encoder_only else AutoModel)
+        model = self.load_pretrained(AutoModelForTextEncoding if encoder_only else AutoModel)
+        self.check_encoder(model)
+        return model
 
     def prepare(self) -> None:
         """Read the head, and determine the longest input."""
@@ -121,7 +123,7 @@ class TextEmbeddingHandler(TextHandler):
     def postprocess(self, outputs: torch.Tensor, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Cut and then normalise the vectors (n, dimensions) as each request asks."""
         raw = outputs.numpy()
-        default = _unit(raw) if self.head.normalize else raw
+        default = (_unit(raw) if self.head.normalize else raw)[:, : self.head.dimensions]
         results: list[dict[str, Any]] = []
         for index, item in enumerate(items):
             asked: EmbeddingParameters = item.parameters

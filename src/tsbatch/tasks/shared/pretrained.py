@@ -26,6 +26,8 @@ class PretrainedHandler(TaskHandler):
     """Names for the model's main input, of which it must have one; empty: any."""
     missing_weights: Sequence[str] = ()
     """Weights that the folder lacks, and that transformers initialised at random."""
+    unused_weights: Sequence[str] = ()
+    """Weights of the folder that the model has no place for."""
 
     def load_model(self) -> Any:
         """Load the model with :attr:`auto_class`; without one as any handler does.
@@ -59,9 +61,18 @@ class PretrainedHandler(TaskHandler):
         folders.check_inputs(model, self.model_inputs, self.task)
         folders.check_shapes(report["mismatched_keys"], model)
         self.missing_weights = sorted(report["missing_keys"])
+        self.unused_weights = sorted(report["unexpected_keys"])
         if complete:
             folders.check_complete(model, config, self.missing_weights, self.task)
         return model.to(self.device)
+
+    def check_encoder(self, model: Any) -> None:
+        """Refuse an encoder whose vectors would not be those of the folder; a pooler may be missing.
+
+        Raises:
+            LoadError: weights are missing, or the folder's model has a projection that the encoder lacks.
+        """
+        folders.check_encoder(model, folders.read_config(self.model_dir), self.missing_weights, self.unused_weights)
 
     def load_pretrained_tokenizer(self) -> Any:
         """Load the folder's tokenizer.

@@ -88,6 +88,31 @@ def check_complete(model: Any, config: Mapping[str, Any], missing: Sequence[str]
         )
 
 
+def check_encoder(model: Any, config: Mapping[str, Any], missing: Sequence[str], unused: Sequence[str]) -> None:
+    """Refuse an encoder with weights that transformers made up, or without the projection that was saved.
+
+    Raises:
+        LoadError: what is missing, and the likely cause.
+    """
+    made = type(model).__name__
+    saved = saved_as(config)
+    if saved.endswith("WithProjection") and not made.endswith("WithProjection"):
+        raise LoadError(
+            f"config.json: architectures: the folder was saved as {saved}, and {made} has no projection: its vectors "
+            "would be those before it; write a custom handler"
+        )
+    lacking = [name for name in missing if "pooler" not in name]
+    if not lacking:
+        return
+    prefix = next((name.removesuffix(lacking[0]) for name in unused if name.endswith(f".{lacking[0]}")), None)
+    cause = (
+        f"its weights have the prefix {prefix!r} (of a training framework); remove it from their names"
+        if prefix
+        else "the weights are of another model or incomplete; save the whole model with save_pretrained"
+    )
+    raise LoadError(f"the folder has no weights for {abbreviate(lacking)} of {made}: {cause}")
+
+
 def saved_as(config: Mapping[str, Any]) -> str:
     """The name of the transformers class that the folder was saved from, by config.json; empty if it does not say."""
     names = config.get("architectures")

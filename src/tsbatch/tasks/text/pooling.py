@@ -6,8 +6,8 @@ with them; without one of them its vectors look plausible and are wrong, so an u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -74,6 +74,32 @@ _SWITCHES: Final = {
 _STRINGS: Final = {"weightedmean": "weighted_mean", "mean_sqrt_len_tokens": "mean_sqrt_len", "lasttoken": "last"}
 
 
+# A key that tsbatch does not know may change the vectors, so it is refused.
+_SENTENCE_KEYS: Final = frozenset({"max_seq_length", "do_lower_case", "transformer_task", "modality_config"})
+_SENTENCE_DEFAULTS: Final[Mapping[str, Any]] = {
+    "module_output_name": "token_embeddings",
+    "unpad_inputs": None,
+    "processing_kwargs": {},
+}
+_PROMPTING_KEYS: Final = frozenset(
+    {"__version__", "prompts", "default_prompt_name", "similarity_fn_name", "model_type", "truncate_dim"}
+)
+_DENSE_KEYS: Final = frozenset({"in_features", "out_features", "bias", "activation_function"})
+_VECTOR_TO_VECTOR: Final[Mapping[str, Any]] = {
+    "module_input_name": "sentence_embedding",
+    "module_output_name": "sentence_embedding",
+    "use_residual": False,
+}
+
+
+class Unit(torch.nn.Module):
+    """Scales vectors to length 1, in front of another layer."""
+
+    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
+        """Vectors (n, dimensions) of length 1."""
+        return torch.nn.functional.normalize(vectors, dim=-1)
+
+
 @dataclass(frozen=True, slots=True)
 class Head:
     """Turns token states into the vector of a text.
@@ -86,6 +112,7 @@ class Head:
         prompts: prefixes by name.
         default_prompt: the name of the prompt for a request that asks for none.
         lower: the model was trained on lower case, and its tokenizer does not convert the text by itself.
+        dimensions: keep the first so many numbers of the finished vector; None for all (``truncate_dim``).
     """
 
     poolings: tuple[str, ...] = ("mean",)
@@ -95,6 +122,7 @@ class Head:
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
     lower: bool = False
+    dimensions: int | None = None
 
     def __call__(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Vectors (n, dimensions), not yet normalised, of states (n, tokens, width) and mask (n, tokens)."""
@@ -113,29 +141,61 @@ def read_head(model_dir: Path, device: torch.device) -> Head:
     modules = read_json(model_dir / "modules.json")
     sentence = _mapping(read_json(model_dir / "sentence_bert_config.json"))
     prompting = _mapping(read_json(model_dir / "config_sentence_transformers.json"))
+    _refuse_unknown(sentence, "sentence_bert_config.json", _SENTENCE_KEYS, _SENTENCE_DEFAULTS)
+    _refuse_unknown(prompting, "config_sentence_transformers.json", _PROMPTING_KEYS, {})
     options: dict[str, Any] = {
         "max_length": sentence.get("max_seq_length"),
         "prompts": prompting.get("prompts") or {},
         "default_prompt": prompting.get("default_prompt_name"),
         "lower": bool(sentence.get("do_lower_case")),
+        "dimensions": prompting.get("truncate_dim"),
     }
     if not isinstance(modules, list):
         pooling = model_dir / "1_Pooling"
         return Head(poolings=_read_poolings(pooling) if pooling.is_dir() else ("mean",), **options)
-    poolings: tuple[str, ...] = ("mean",)
+    return replace(_read_modules(modules[1:], model_dir, device), **options)
+
+
+def _read_modules(modules: Sequence[Mapping[str, Any]], model_dir: Path, device: torch.device) -> Head:
+    """The head of the modules after the transformer: a pooling, then dense layers and normalisations in any order."""
+    poolings: tuple[str, ...] = ()
     dense: list[torch.nn.Module] = []
     normalize = False
-    for module in modules[1:]:
-        kind, folder = str(module.get("type", "")).rsplit(".", 1)[-1], model_dir / str(module.get("path", ""))
+    for module in modules:
+        package, _, kind = str(module.get("type", "")).rpartition(".")
+        folder = model_dir / str(module.get("path", ""))
+        if kind == "Dropout":  # has no effect in evaluation mode
+            continue
+        if kind not in ("Pooling", "Dense", "Normalize") or not (package or "sentence_transformers").startswith(
+            "sentence_transformers"
+        ):
+            raise LoadError(f"modules.json: tsbatch does not know the module {package}.{kind}; write a custom handler")
         if kind == "Pooling":
+            if poolings:
+                raise LoadError("modules.json: it has two Poolings; write a custom handler")
             poolings = _read_poolings(folder)
-        elif kind == "Dense":
+            continue
+        if not poolings:
+            raise LoadError(f"modules.json: {kind} comes before Pooling, which tsbatch does not support")
+        if normalize:
+            dense.append(Unit())
+        normalize = kind == "Normalize"
+        if kind == "Dense":
             dense.append(_read_dense(folder, device))
-        elif kind == "Normalize":
-            normalize = True
-        elif kind != "Dropout":  # has no effect in evaluation mode
-            raise LoadError(f"modules.json: tsbatch does not know the module {kind!r}; write a custom handler")
-    return Head(poolings=poolings, dense=tuple(dense), normalize=normalize, **options)
+    if not poolings:
+        raise LoadError(
+            "modules.json: it has no Pooling: the model makes one vector per token (late interaction), and "
+            "text-embedding makes one per text; write a custom handler"
+        )
+    return Head(poolings=poolings, dense=tuple(dense), normalize=normalize)
+
+
+def _refuse_unknown(config: Mapping[str, Any], where: str, known: Collection[str], only: Mapping[str, Any]) -> None:
+    """Refuse keys that are not known, and those in ``only`` with another value than that."""
+    for key, value in config.items():
+        if key not in known and not (key in only and (value == only[key] or value is None)):
+            expected = f"expected {only[key]!r}" if key in only else "tsbatch does not know this key"
+            raise LoadError(f"{where}: {key}: {value!r:.60}: {expected}, and it may change the vectors")
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -164,6 +224,7 @@ def _read_dense(folder: Path, device: torch.device) -> torch.nn.Module:
     from tsbatch.models.loading import load_weights
 
     config = _mapping(read_json(folder / "config.json"))
+    _refuse_unknown(config, f"{folder.name}/config.json", _DENSE_KEYS, _VECTOR_TO_VECTOR)
     name = str(config.get("activation_function", "torch.nn.modules.linear.Identity")).rsplit(".", 1)[-1]
     activation = getattr(torch.nn, name, None)
     if activation is None or "in_features" not in config or "out_features" not in config:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -173,11 +174,12 @@ def test_a_pooling_that_tsbatch_does_not_do_is_refused(tmp_path, config, part):
 
 
 def test_a_module_that_tsbatch_does_not_know_is_refused_and_dropout_is_not(tmp_path):
-    listed = [{"type": "sentence_transformers.models.Transformer", "path": ""}]
+    save_sentence_files(tmp_path, pooling={"pooling_mode": "mean"})
+    listed = json.loads((tmp_path / "modules.json").read_text())
     write(tmp_path / "modules.json", [*listed, {"type": "sentence_transformers.models.Dropout", "path": "1"}])
     read_head(tmp_path, CPU)
     write(tmp_path / "modules.json", [*listed, {"type": "sentence_transformers.models.WordWeights", "path": "1"}])
-    with pytest.raises(LoadError, match="'WordWeights'"):
+    with pytest.raises(LoadError, match="the module sentence_transformers.models.WordWeights"):
         read_head(tmp_path, CPU)
 
 
@@ -187,4 +189,63 @@ def test_a_dense_layer_that_cannot_be_built(tmp_path, about):
     config = {"in_features": 3, "out_features": 2, "activation_function": "torch.nn.Identity", **about}
     write(tmp_path / "2_Dense/config.json", {key: value for key, value in config.items() if value is not None})
     with pytest.raises(LoadError, match=r"2_Dense/config\.json: not a dense layer"):
+        read_head(tmp_path, CPU)
+
+
+def module(kind, folder="", package="sentence_transformers.models"):
+    return {"type": f"{package}.{kind}", "path": folder}
+
+
+def test_a_normalisation_before_a_dense_layer_counts(tmp_path):
+    dense = torch.nn.Linear(3, 2)
+    save_sentence_files(tmp_path, pooling={"pooling_mode": "mean"}, dense=dense)
+    order = [module("Transformer"), module("Pooling", "1_Pooling"), module("Normalize"), module("Dense", "2_Dense")]
+    write(tmp_path / "modules.json", order)
+    head = read_head(tmp_path, CPU)
+    states, mask = torch.randn(4, 1, 3), torch.ones(4, 1, dtype=torch.long)
+    unit = states[:, 0] / states[:, 0].norm(dim=1, keepdim=True)
+    assert torch.allclose(head(states, mask), torch.tanh(dense(unit)), atol=1e-6)
+    assert not head.normalize
+
+
+def test_the_dimensions_that_the_folder_keeps(tmp_path):
+    pooling = {"pooling_mode": "mean"}
+    save_sentence_files(tmp_path, pooling=pooling, config_sentence_transformers={"truncate_dim": 8})
+    assert read_head(tmp_path, CPU).dimensions == 8
+
+
+ORDERS = {
+    "no Pooling: the model makes one vector per token": [module("Transformer")],
+    "module pylate.models.Dense": [module("Transformer"), module("Dense", "2_Dense", package="pylate.models")],
+    "Dense comes before Pooling": [
+        module("Transformer"),
+        module("Dense", "2_Dense"),
+        module("Pooling", "1_Pooling"),
+    ],
+    "two Poolings": [module("Transformer"), module("Pooling", "1_Pooling"), module("Pooling", "1_Pooling")],
+}
+
+
+@pytest.mark.parametrize("reason", ORDERS)
+def test_a_chain_that_would_be_answered_wrongly_is_refused(tmp_path, reason):
+    save_sentence_files(tmp_path, pooling={"pooling_mode": "mean"}, dense=torch.nn.Linear(3, 2))
+    write(tmp_path / "modules.json", ORDERS[reason])
+    with pytest.raises(LoadError, match=reason):
+        read_head(tmp_path, CPU)
+
+
+KEYS = {
+    "2_Dense/config.json": {"use_residual": True},
+    "sentence_bert_config.json": {"module_output_name": "sentence_embedding"},
+    "config_sentence_transformers.json": {"temperature": 2},
+}
+
+
+@pytest.mark.parametrize("file", KEYS)
+def test_a_key_that_may_change_the_vectors_is_refused(tmp_path, file):
+    save_sentence_files(tmp_path, pooling={"pooling_mode": "mean"}, dense=torch.nn.Linear(3, 2))
+    path = tmp_path / file
+    write(path, {**(json.loads(path.read_text()) if path.exists() else {}), **KEYS[file]})
+    (key,) = KEYS[file]
+    with pytest.raises(LoadError, match=rf"{file}: {key}: .*it may change the vectors"):
         read_head(tmp_path, CPU)
