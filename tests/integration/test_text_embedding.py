@@ -451,6 +451,6 @@ def test_an_encoder_with_more_layers_than_weights_is_refused(tmp_path):
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": config["num_hidden_layers"] + 1}))
     with pytest.raises(
-        LoadError, match="no weights for .* of BertModel: the weights are of another model or incomplete"
+        LoadError, match=r"no weights for .* of BertModel: the weights are of another model or incomplete"
     ):
         load(tmp_path)
