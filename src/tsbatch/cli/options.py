@@ -24,9 +24,9 @@ STARTUP_TIMEOUT = "Time limit for loading the model, in seconds"
 
 def _check_report(path: Path | None) -> Path | None:
     if path:
-        from tsbatch.report.html_page import check_place
+        from tsbatch.report.html_page import check_path
 
-        check_place(path)
+        check_path(path)
     return path
 
 

@@ -1,1 +1,1 @@
-"""One HTML file that says what was measured: from a load test or a diagnosis, for people who were not there."""
+"""A single HTML file with the results of a load test, a diagnosis, a plan or a tuning."""

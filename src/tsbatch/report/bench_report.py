@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,6 @@ from tsbatch.bench.result_file import BenchResult, Run
 from tsbatch.bench.result_tables import failures, notes, number, processes, rates_and_latencies, target_name
 from tsbatch.bench.summary import timed_out
 from tsbatch.diagnosis.data_sources import in_a_row, of_result
-from tsbatch.diagnosis.diagnosis import Diagnosis
 from tsbatch.diagnosis.explanation import next_step, reasons
 from tsbatch.errors import UsageError
 from tsbatch.report.charts import line_figure
@@ -24,16 +24,18 @@ from tsbatch.report.tables import pairs, raw, settings_of_target
 
 
 def report_of_bench(result: BenchResult) -> Report:
-    """The report of a load test; the details are those of its last step, the one with the highest load.
+    """Return the report of a load test, with the details of its last step, which has the highest load.
 
     Raises:
-        UsageError: there is no run in it.
+        UsageError: the result has no run.
     """
     if not result.runs:
-        raise UsageError("no run in the result, so there is nothing to report")
+        raise UsageError("the result has no run, so there is nothing to report")
     step, runs = list(result.steps().items())[-1]
     samples = in_a_row([run.samples for run in runs])
-    diagnosis = _diagnosed(result)
+    diagnosis = None
+    with contextlib.suppress(UsageError):  # without latency breakdown; its figure says so
+        diagnosis = of_result(result)
     name = target_name(result.target)
     lead = [f"{str(diagnosis.finding.regime).capitalize()}. {diagnosis.finding.headline}"] if diagnosis else []
     several = f" (step {step:g})" if len(result.summary) > 1 and step is not None else ""
@@ -53,19 +55,12 @@ def report_of_bench(result: BenchResult) -> Report:
                 [
                     settings_of_target(result.target),
                     pairs("Load", {**result.plan, "address": result.target["address"]}),
-                    pairs("Machine that the load came from", result.environment),
+                    pairs("Machine that generated the load", result.environment),
                 ],
             ),
             Section(f"Raw{several}", [raw(samples)]),
         ],
     )
-
-
-def _diagnosed(result: BenchResult) -> Diagnosis | None:
-    try:
-        return of_result(result)
-    except UsageError:  # the split is not known; its figure says so
-        return None
 
 
 def _headline(name: str, step: Mapping[str, Any], loop: str) -> str:

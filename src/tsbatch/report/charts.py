@@ -35,19 +35,16 @@ BAR, GAP = 20.0, 8.0
 HEIGHT = 210.0
 
 
-def stacked_bars(
-    label: str, names: Sequence[str], bars: Sequence[tuple[str, Sequence[float]]], unit: str, most: float | None = None
-) -> Markup:
+def stacked_bars(label: str, names: Sequence[str], bars: Sequence[tuple[str, Sequence[float]]], unit: str) -> Markup:
     """Horizontal bars of several parts each.
 
     Args:
-        label: what a screen reader says.
-        names: the parts, in their order; the colours follow it.
-        bars: name and parts of each bar, in ``unit``.
-        unit: of the values.
-        most: where the axis ends; at the longest bar when left out.
+        label: text for screen readers.
+        names: names of the parts, in the order of the colours.
+        bars: name and parts of each bar.
+        unit: unit of the values.
     """
-    longest = most or max(sum(parts) for _, parts in bars) or 1.0
+    longest = max(sum(parts) for _, parts in bars) or 1.0
     left = 14 + CHARACTER * max(len(name) for name, _ in bars)
     scale = Scale(0.0, longest, left, WIDTH - 56)
     bottom = 4 + len(bars) * (BAR + GAP)
@@ -56,11 +53,11 @@ def stacked_bars(
         y = 4 + row * (BAR + GAP)
         parts.append(text(name, left - 6, y + 14, "end", class_=""))
         ends = np.cumsum([0.0, *values])
-        for place, value in enumerate(values):
+        for index, value in enumerate(values):
             if value > 0:
-                begin, end = scale(float(ends[place])), scale(float(ends[place + 1]))
-                tip = f"{name}: {names[place]} {number(round(value, 2))} {unit}"
-                parts.append(box(begin, y, max(end - begin, 0.5), BAR, f"c{place}", tip))
+                begin, end = scale(float(ends[index])), scale(float(ends[index + 1]))
+                tip = f"{name}: {names[index]} {number(round(value, 2))} {unit}"
+                parts.append(box(begin, y, max(end - begin, 0.5), BAR, f"c{index}", tip))
         parts.append(text(number(round(float(ends[-1]), 1)), scale(float(ends[-1])) + 4, y + 14, class_=""))
     return picture(label, bottom + BOTTOM, *parts, bottom_axis(scale, scale.ticks(), bottom, unit))
 
@@ -97,13 +94,13 @@ def histogram(
     """Columns between edges.
 
     Args:
-        label: what a screen reader says.
+        label: text for screen readers.
         edges: one more than counts, rising.
-        counts: the columns' heights.
-        unit: of the edges.
-        counted: of the heights.
-        marks: values to point out, by their names.
-        log: whether the edges go on a logarithmic axis.
+        counts: heights of the columns.
+        unit: unit of the edges.
+        counted: unit of the heights.
+        marks: marked values, by name.
+        log: whether the axis below is logarithmic.
     """
     bottom = HEIGHT - BOTTOM
     across = Scale(edges[0], edges[-1], LEFT, WIDTH - RIGHT, log)
@@ -128,7 +125,7 @@ def _marks(across: Scale, marks: Mapping[str, float], bottom: float) -> list[Mar
         x = min(max(across(value), across.start), across.end)
         parts.append(line(x, TOP + 8, x, bottom, class_="mark"))
         half = CHARACTER * len(name) / 2
-        if x - half > taken:  # a name that would lie on another one is in the note only
+        if x - half > taken:  # an overlapping name is only in the note
             at_end = x + half > WIDTH - 2
             parts.append(text(name, WIDTH - 2 if at_end else x, TOP + 4, "end" if at_end else "middle", class_=""))
             taken = x + half
@@ -141,21 +138,24 @@ def lines(
     """Lines from left to right, with a gap where a value is NaN.
 
     Args:
-        label: what a screen reader says.
-        at: where the values are, shape (n,), rising.
-        series: name to values, shape (n,); the colours follow their order.
-        across: what the axis below counts.
-        up: what the axis at the left counts.
-        marks: places to part with a line.
+        label: text for screen readers.
+        at: positions of the values, shape (n,), rising.
+        series: name to values, shape (n,), in the order of the colours.
+        across: title of the axis below.
+        up: title of the axis at the left.
+        marks: positions of vertical lines.
     """
     bottom = HEIGHT - BOTTOM
     known = np.concatenate([values[~np.isnan(values)] for values in series.values()])
     scale = from_zero(float(known.max()) if len(known) and known.max() > 0 else 1.0, bottom, TOP)
-    place = Scale(float(at[0]), float(at[-1]), LEFT, WIDTH - RIGHT)
-    parts = [left_axis(scale, up), *(line(place(mark), TOP, place(mark), bottom, class_="mark") for mark in marks)]
+    to_x = Scale(float(at[0]), float(at[-1]), LEFT, WIDTH - RIGHT)
+    parts = [
+        left_axis(scale, up),
+        *(line(to_x(mark), TOP, to_x(mark), bottom, class_="mark") for mark in marks),
+    ]
     for color, values in enumerate(series.values()):
-        parts += [_stretch(points, f"c{color}") for points in _stretches(at, values, place, scale)]
-    return picture(label, HEIGHT, *parts, bottom_axis(place, place.ticks(), bottom, across))
+        parts += [_segment(points, f"c{color}") for points in _segments(at, values, to_x, scale)]
+    return picture(label, HEIGHT, *parts, bottom_axis(to_x, to_x.ticks(), bottom, across))
 
 
 def line_figure(
@@ -184,17 +184,17 @@ def line_figure(
     )
 
 
-def _stretches(at: Column, values: Column, place: Scale, scale: Scale) -> list[list[tuple[float, float]]]:
-    stretches: list[list[tuple[float, float]]] = [[]]
+def _segments(at: Column, values: Column, to_x: Scale, scale: Scale) -> list[list[tuple[float, float]]]:
+    segments: list[list[tuple[float, float]]] = [[]]
     for here, value in zip(at, values, strict=True):
         if not np.isnan(value):
-            stretches[-1].append((place(float(here)), scale(float(value))))
+            segments[-1].append((to_x(float(here)), scale(float(value))))
         else:
-            stretches.append([])
-    return [points for points in stretches if points]
+            segments.append([])
+    return [points for points in segments if points]
 
 
-def _stretch(points: Sequence[tuple[float, float]], class_: str) -> Markup:
+def _segment(points: Sequence[tuple[float, float]], class_: str) -> Markup:
     if len(points) == 1:
         return tag("circle", cx=points[0][0], cy=points[0][1], r=2.5, class_=class_)
     return tag("polyline", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in points), class_=class_)
@@ -209,29 +209,29 @@ def points(
     joined: str = "",
     mark: float | None = None,
 ) -> Markup:
-    """Points by two figures.
+    """A scatter plot.
 
     Args:
-        label: what a screen reader says.
-        groups: name to points, each its place across, its place up, and what it is; the colours follow their order.
-        across: what the axis below counts.
-        up: what the axis at the left counts.
+        label: text for screen readers.
+        groups: name to points, each with x, y and description, in the order of the colours.
+        across: title of the axis below.
+        up: title of the axis at the left.
         joined: a group whose points are joined from left to right.
-        mark: a value of the axis below to part with a line.
+        mark: position of a vertical line.
     """
     bottom = HEIGHT - BOTTOM
     every = [point for group in groups.values() for point in group]
     furthest = max([x for x, _, _ in every] + ([] if mark is None else [mark])) or 1.0
-    place = from_zero(furthest, LEFT, WIDTH - RIGHT)
+    to_x = from_zero(furthest, LEFT, WIDTH - RIGHT)
     scale = from_zero(max(y for _, y, _ in every) or 1.0, bottom, TOP)
     parts = [
         left_axis(scale, up),
-        *([] if mark is None else [line(place(mark), TOP, place(mark), bottom, class_="mark")]),
+        *([] if mark is None else [line(to_x(mark), TOP, to_x(mark), bottom, class_="mark")]),
     ]
     for color, (name, group) in enumerate(groups.items()):
         if name == joined:
-            parts.append(_stretch([(place(x), scale(y)) for x, y, _ in sorted(group)], f"c{color}"))
+            parts.append(_segment([(to_x(x), scale(y)) for x, y, _ in sorted(group)], f"c{color}"))
         parts += [
-            tag("circle", tag("title", tip), cx=place(x), cy=scale(y), r=3.5, class_=f"c{color}") for x, y, tip in group
+            tag("circle", tag("title", tip), cx=to_x(x), cy=scale(y), r=3.5, class_=f"c{color}") for x, y, tip in group
         ]
-    return picture(label, HEIGHT, *parts, bottom_axis(place, place.ticks(), bottom, across))
+    return picture(label, HEIGHT, *parts, bottom_axis(to_x, to_x.ticks(), bottom, across))

@@ -1,4 +1,4 @@
-"""A report as one HTML file that needs nothing else: no script, no network, no font, no picture beside it."""
+"""Render a report as a single self-contained HTML file, without scripts, network access, fonts or other files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NUMBERS: Final = Markup(' class="number"')
 
 
 def render(report: Report) -> str:
-    """The page's HTML; whatever is in the report is text to it, but for the charts."""
+    """Return the page's HTML; everything in the report except the charts is escaped."""
     templates = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -29,7 +29,7 @@ def render(report: Report) -> str:
 
 
 def cell(value: object) -> str:
-    """What a table shows for a value: three decimals at most, a dash for nothing."""
+    """Return the text of a cell: at most three decimals, a dash for unknown values."""
     if value is None or value != value:
         return "-"
     if isinstance(value, float):
@@ -38,15 +38,15 @@ def cell(value: object) -> str:
 
 
 def classes(rows: Sequence[Sequence[object]], count: int) -> list[Markup]:
-    """For each of ``count`` columns the attribute of its cells: numbers stand below each other at the right."""
+    """Return the class attribute of each of ``count`` columns; columns of numbers are aligned to the right."""
     return [
-        NUMBERS if all(row[place] is None or isinstance(row[place], Real) for row in rows) else Markup("")
-        for place in range(count)
+        NUMBERS if all(row[index] is None or isinstance(row[index], Real) for row in rows) else Markup("")
+        for index in range(count)
     ]
 
 
-def check_place(path: Path) -> None:
-    """Find out before the work whether a report can go there.
+def check_path(path: Path) -> None:
+    """Check before the work whether a report can be written to this path.
 
     Raises:
         UsageError: it cannot.
@@ -56,10 +56,10 @@ def check_place(path: Path) -> None:
 
 
 def save(report: Report, path: Path) -> None:
-    """Write the page, all or nothing.
+    """Write the page atomically.
 
     Raises:
-        OSError: it cannot be written there.
+        OSError: it cannot be written.
     """
     with atomic_file(path) as stream:
         stream.write(render(report).encode())

@@ -1,4 +1,4 @@
-"""The report of a plan: the machines that a load needs, and the curves around it."""
+"""The report of a plan: the machines that a load needs, and the curves around that load."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COLUMNS = ("workers", "batchSize", "maxBatchDelay", "jobQueueSize")
 
 
 def report_of_plans(plans: Sequence[Plan]) -> Report:
-    """One report of the plans for one or several rates; the curves are those of the last."""
+    """Return the report of plans for one or several rates, with the curves of the last."""
     last = plans[-1]
     return Report(
         title="tsbatch plan",
@@ -30,10 +30,10 @@ def report_of_plans(plans: Sequence[Plan]) -> Report:
         ],
         sections=[
             Section("Plans", [Table(title="What each load needs", columns=plan_columns(plans), rows=plan_rows(plans))]),
-            Section("Around it", curves(last)),
+            Section("Around this rate", curves(last)),
             Section("Settings", [others(last)]),
             Section(
-                "What this rests on",
+                "Basis of the plan",
                 [
                     Words(title="Measured", lines=list(last.measured) or ["nothing"]),
                     Words(title="Extrapolated", lines=list(last.guessed)),
@@ -44,7 +44,7 @@ def report_of_plans(plans: Sequence[Plan]) -> Report:
 
 
 def headline(plan: Plan) -> str:
-    """The plan in a sentence."""
+    """The plan in one sentence."""
     settings = plan.chosen.settings
     workers = f"{settings.workers} worker{'s' * (settings.workers > 1)}"
     with_workers = f"{plan.counted} with {workers}" if plan.unit == "machine" else plan.counted
@@ -56,7 +56,7 @@ def headline(plan: Plan) -> str:
 
 
 def plan_columns(plans: Sequence[Plan]) -> list[str]:
-    """The headings of :func:`plan_rows`."""
+    """Column headings of :func:`plan_rows`."""
     cost = ["cost"] if plans[0].price is not None else []
     return [
         "requests/s",
@@ -72,7 +72,7 @@ def plan_columns(plans: Sequence[Plan]) -> list[str]:
 
 
 def plan_rows(plans: Sequence[Plan]) -> list[list[Any]]:
-    """One row for each plan."""
+    """Return one row for each plan."""
     return [
         [
             round(plan.rate, 1),
@@ -90,18 +90,18 @@ def plan_rows(plans: Sequence[Plan]) -> list[list[Any]]:
 
 
 def others(plan: Plan) -> Table:
-    """The chosen settings and the next best."""
+    """The chosen and the next best settings."""
     rows = [[*one.settings.to_json().values(), round(one.rate, 1)] for one in (plan.chosen, *plan.others)]
     return Table(
-        title="The settings that were best",
+        title="Best settings",
         columns=[*COLUMNS, f"requests/s of a {plan.unit}"],
         rows=rows,
-        note=f"The first one is planned with. The rate is the highest at which a {plan.unit} keeps the goal.",
+        note=f"The plan uses the first row. The rate is the highest at which a {plan.unit} meets the goal.",
     )
 
 
 def curves(plan: Plan) -> list[Figure]:
-    """P99 and machines or replicas over the rate."""
+    """Latency and cost over the rate."""
     at = np.array([point.rate for point in plan.curve])
     latencies = {"P50": _column(plan.curve, "p50"), "P99": _column(plan.curve, "p99")}
     note = f"With {plan.counted} as planned; the goal is {plan.goal.p99:g} ms at P99."

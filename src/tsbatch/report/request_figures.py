@@ -1,4 +1,4 @@
-"""Figures of the requests themselves: how long they took, when, and how they travelled."""
+"""Charts of the requests: latency distribution, batch sizes, padding waste, and figures over time."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tsbatch.report.charts import histogram, line_figure, stacked_figure
 from tsbatch.report.document import Figure, Part, Words
 
 WINDOWS: Final = 60
-IN_WINDOW: Final = 20
-"""A window of time should hold so many requests at least."""
+MIN_IN_WINDOW: Final = 20
+"""Mean number of requests that a time window should have at least."""
 
 POINTED: Final = {"P50": "p50", "P99": "p99", "max": "max"}
 
 
 def distribution(counted: Samples) -> Figure | Words:
-    """How long requests took; those that count are for the caller to choose."""
+    """The latency distribution of the requests that count."""
     title = "Latency distribution"
     found = latency_histogram(counted.latency[~np.isnan(counted.latency)])
     edges, counts = found["edges"], found["counts"]
@@ -42,59 +42,59 @@ def distribution(counted: Samples) -> Figure | Words:
 
 
 def batch_sizes(samples: Samples) -> Figure | Words:
-    """How full the batches were."""
+    """The distribution of batch sizes."""
     title = "Batch sizes"
     found = batch_of(samples.where(samples.ok))
     if found is None:
-        return Words(title=title, lines=["Not known: no answer told the size of its batch."])
+        return Words(title=title, lines=["Unknown, because no answer reported its batch size."])
     sizes = {size["size"]: size for size in found["sizes"]}
     top = max(*sizes, found["capacity"] or 0, 1)
     counts = [sizes[size]["batches"] if size in sizes else 0.0 for size in range(1, top + 1)]
-    note = f"{found['mean']:.2f} requests a batch on average"
+    note = f"{found['mean']:.2f} requests per batch on average"
     if found["capacity"]:
         full = sizes.get(found["capacity"], {"batches": 0.0})["batches"] / sum(counts)
-        note += f", of {found['capacity']} that fit; {full:.0%} of the batches were full"
+        note += f", of at most {found['capacity']}; {full:.0%} of the batches were full"
     table = batch_size_table(found)
     edges = [size - 0.5 for size in range(1, top + 2)]
     return Figure(
         title=title,
         note=f"{note}.",
-        chart=histogram(f"{title}. {note}.", edges, counts, unit="requests in a batch", counted="batches"),
+        chart=histogram(f"{title}. {note}.", edges, counts, unit="requests per batch", counted="batches"),
         columns=table.columns,
         rows=table.rows,
     )
 
 
 def padding(wastes: Mapping[str, float]) -> Figure | Words:
-    """How much of what was computed was padding.
+    """The share of padding in the computed lengths.
 
     Args:
-        wastes: what was measured together, by its name, to the share of padding, 0 to 1.
+        wastes: name of the measurement to the share of padding, 0 to 1.
     """
     title = "Padding waste"
     if not wastes:
-        why = "Not known: no batch told. tsbatch handlers do where they pad, into model_metrics.log of the log folder."
+        why = "Unknown. tsbatch handlers that pad report it in model_metrics.log in the log folder."
         return Words(title=title, lines=[why])
     mean = sum(wastes.values()) / len(wastes)
     bars = [(name, [100 * (1 - waste), 100 * waste]) for name, waste in wastes.items()]
     note = f"{mean:.1%} of the computed lengths were padding, on average over the batches."
-    return stacked_figure(title, note, ["of requests", "padding"], bars, unit="%")
+    return stacked_figure(title, note, ["input", "padding"], bars, unit="%")
 
 
 def over_time(samples: Samples, *, share: float = 1.0, starts: Sequence[float] = ()) -> list[Part]:
     """Rate, latency and batch size over time.
 
     Args:
-        samples: the requests, in one time.
-        share: how much of all requests they are, for the rate.
-        starts: when further runs began, on that time.
+        samples: the requests on a common time axis.
+        share: share of all requests that they are, for the rate.
+        starts: start of further runs on that axis.
     """
     span = float(np.ptp(samples.sent)) if len(samples) else 0.0
     if span <= 0:
-        return [Words(title="Over time", lines=["Too few requests for a line over time."])]
-    # Of a log that was too large only stretches are kept: a short window may fall between two of them.
-    most = WINDOWS if share == 1 else WINDOWS // 5
-    windows = _Windows(samples, count=int(np.clip(len(samples) // IN_WINDOW, 2, most)))
+        return [Words(title="Over time", lines=["Too few requests for a chart over time."])]
+    # Only parts of a very large log are kept: a short window may fall between two of them.
+    limit = WINDOWS if share == 1 else WINDOWS // 5
+    windows = _Windows(samples, count=int(np.clip(len(samples) // MIN_IN_WINDOW, 2, limit)))
     begin = float(samples.sent.min())
     marks = [start - begin for start in starts if start > begin]
     failed = windows.count(~samples.ok)
@@ -119,33 +119,33 @@ def over_time(samples: Samples, *, share: float = 1.0, starts: Sequence[float] =
 
 
 class _Windows:
-    """Requests cut into stretches of time of one length."""
+    """Requests in time windows of equal length."""
 
     def __init__(self, samples: Samples, count: int) -> None:
         self._samples = samples
         since = samples.sent - samples.sent.min()
         self.width = float(since.max()) / count
-        self._place = np.minimum((since / self.width).astype(int), count - 1)
+        self._window = np.minimum((since / self.width).astype(int), count - 1)
         self._count = count
         self.middles: Column = np.linspace(0.5, count - 0.5, count) * self.width
 
     def count(self, mask: Any) -> Column:
-        """How many of the requests that ``mask`` says are in each window."""
-        return np.bincount(self._place[mask], minlength=self._count).astype(np.float64)
+        """Return the number of requests selected by ``mask`` in each window."""
+        return np.bincount(self._window[mask], minlength=self._count).astype(np.float64)
 
     def quantile(self, values: Column, mask: Any, level: float) -> Column:
-        """A quantile in each window; NaN where nobody is."""
+        """Return a quantile in each window; NaN in empty ones."""
         found = np.full(self._count, np.nan)
         for window in range(self._count):
-            here = values[mask & (self._place == window)]
+            here = values[mask & (self._window == window)]
             if len(here):
                 found[window] = np.quantile(here, level)
         return found
 
     def mean_batch(self) -> Column:
-        """Requests a batch: those in the window over the batches that they make up."""
+        """Return requests per batch in each window: the requests divided by the batches they make up."""
         known = ~np.isnan(self._samples.batch)
-        batches = np.bincount(self._place[known], weights=1 / self._samples.batch[known], minlength=self._count)
+        batches = np.bincount(self._window[known], weights=1 / self._samples.batch[known], minlength=self._count)
         with np.errstate(invalid="ignore", divide="ignore"):
             mean: Column = np.where(batches > 0, self.count(known) / batches, np.nan)
         return mean

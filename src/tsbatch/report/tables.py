@@ -1,4 +1,4 @@
-"""Tables of a report: settings and where they come from, the machine, its processes, failures, and single requests."""
+"""Tables of a report: settings and their sources, names and values, and single requests."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tsbatch.report.document import Words
 ROWS: Final = 500
 SLOWEST: Final = 100
 
-BY_SERVER: Final = "told by the server (GET /models), which does not say who set it"
-BY_BATCHES: Final = "seen from the batches"
-BY_KNOWN: Final = {
-    "workers": ("workers", "told by the server, or those that answered"),
+BY_SERVER: Final = "reported by the server (GET /models), which does not say where it is set"
+BY_BATCHES: Final = "derived from the batches"
+SOURCES: Final = {
+    "workers": ("workers", "reported by the server, or those that answered"),
     "batch_size": ("batchSize", BY_SERVER),
     "max_batch_delay": ("maxBatchDelay", BY_SERVER),
     "queue_size": ("jobQueueSize", BY_SERVER),
@@ -29,39 +29,40 @@ BY_KNOWN: Final = {
     "worker_cores": ("a worker's cores while in its handler", "measured"),
     "threads": ("a worker's threads", "its environment"),
 }
+"""For each field of :class:`tsbatch.diagnosis.model_facts.Known` the name of the setting and its source."""
 
 
 def settings_of_target(target: Mapping[str, Any]) -> Table | Words:
-    """The model's settings under the load, and the layer that each comes from."""
+    """The model's settings under the load, and where each is set."""
     origins = target.get("origins") or {}
     settings = target.get("settings") or {}
     rows = [[name, value, origins.get(name, BY_SERVER)] for name, value in settings.items() if value is not None]
-    title = "Settings, and who set them"
+    title = "Settings and where they are set"
     if not rows:
-        return Words(title=title, lines=["Not known: the server was not asked. Give --server, or a model's name."])
-    return Table(title=title, columns=["setting", "value", "from"], rows=rows, note="Delays in ms, time-outs in s.")
+        return Words(title=title, lines=["Unknown: the server was not asked. Give --server, or a model's name."])
+    return Table(title=title, columns=["setting", "value", "from"], rows=rows, note="Delays in ms, timeouts in s.")
 
 
 def settings_of_diagnosis(diagnosis: Diagnosis) -> Table | Words:
-    """What was known beside the requests, and what the requests themselves show."""
+    """The settings that are known or derived from the requests."""
     known, evidence = asdict(diagnosis.known), diagnosis.evidence
     seen = {"batch_size": evidence.batch_size, "max_batch_delay": evidence.delay}
     rows = []
-    for field, (name, source) in BY_KNOWN.items():
+    for field, (name, source) in SOURCES.items():
         if known[field] is not None:
             rows.append([name, _plain(name, known[field]), source])
         elif seen.get(field) is not None:
             rows.append([name, seen[field], BY_BATCHES])
-    title = "Settings, and how they are known"
+    title = "Settings and their sources"
     if not rows:
-        return Words(title=title, lines=["Nothing is known beside the requests."])
+        return Words(title=title, lines=["Unknown; the source only has requests."])
     return Table(title=title, columns=["setting", "value", "from"], rows=rows, note="Delays in ms.")
 
 
 def pairs(title: str, values: Mapping[str, Any]) -> Table:
-    """A table of names and values; what is not known is left out."""
+    """A table of names and values, without unknown values."""
     rows = [[name, _plain(name, value)] for name, value in values.items() if value not in (None, [])]
-    return Table(title=title, columns=["what", "value"], rows=rows)
+    return Table(title=title, columns=["name", "value"], rows=rows)
 
 
 def _plain(name: str, value: Any) -> Any:
@@ -71,7 +72,7 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def raw(samples: Samples) -> Table:
-    """Single requests: all of them when they are few, otherwise the slowest and others evenly over time."""
+    """Single requests: all of them, or the slowest and others evenly spread over time."""
     order = np.argsort(samples.sent, kind="stable")
     note = "Times in ms."
     if len(samples) > ROWS:
@@ -80,12 +81,10 @@ def raw(samples: Samples) -> Table:
         chosen = np.union1d(slowest, evenly)
         order = order[chosen]
         note += (
-            f" {len(order)} of {len(samples)} requests: the {SLOWEST} slowest, and others evenly over time. All of"
-            " them are in the file of tsbatch bench --output, or in the log."
+            f" {len(order)} of {len(samples)} requests: the {SLOWEST} slowest, and others evenly spread over"
+            " time. The file of tsbatch bench --output, or the log, has all of them."
         )
-    known = [(name, values[order]) for name, values in samples.columns() if name != "sent"]
     since = samples.sent[order] - (samples.sent.min() if len(samples) else 0.0)
-    columns = [np.round(since, 3), *(np.round(values, 3) for _, values in known)]
-    names = ["sent s", *(name for name, _ in known)]
-    rows = [[None if np.isnan(value) else value for value in row] for row in zip(*columns, strict=True)]
-    return Table(title="Single requests", columns=names, rows=rows, note=note, folded=True)
+    columns = {"sent s": since} | {name: values[order] for name, values in samples.columns() if name != "sent"}
+    rows = list(zip(*(np.round(values, 3).tolist() for values in columns.values()), strict=True))
+    return Table(title="Single requests", columns=[*columns], rows=rows, note=note, folded=True)

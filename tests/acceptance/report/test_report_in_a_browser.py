@@ -138,7 +138,7 @@ def test_line_6_of_a_real_server(page, tmp_path, record_property):
     wrong = [line for name in names for line in look(page, tmp_path, name)]
     assert not wrong, "\n".join(wrong)
     text = (tmp_path / "bench.html").read_text(encoding="utf-8")
-    for told in ("Latency by its parts", "Handler time by its stages", "model-config.yaml", "API (registered"):
+    for told in ("Latency by part", "Handler time by stage", "model-config.yaml", "API (registered"):
         assert told in text, told
     record_property("line6_bytes_of_a_load_test", len(text.encode()))
 

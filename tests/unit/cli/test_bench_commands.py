@@ -162,7 +162,7 @@ def test_a_page_to_pass_on(address, data, tmp_path, capsys):
     assert main([*words, str(page)]) == 0
     text = page.read_text(encoding="utf-8")
     assert "Under 8 clients, m answered" in text
-    assert "Latency by its parts, as a table" in text
+    assert "Latency by part, as a table" in text
     assert main([*words, str(tmp_path / "no" / "r.html")]) == 2
     assert "there is no such folder" in capsys.readouterr().err.splitlines()[-1]
 

@@ -13,7 +13,7 @@ from tsbatch.diagnosis.model_facts import Known
 from tsbatch.errors import UsageError
 from tsbatch.report.bench_report import report_of_bench
 from tsbatch.report.diagnosis_report import report_of_diagnosis
-from tsbatch.report.html_page import cell, check_place, render, save
+from tsbatch.report.html_page import cell, check_path, render, save
 from tsbatch.report.tables import BY_BATCHES, BY_SERVER, settings_of_diagnosis, settings_of_target
 
 HOSTILE = "</title></style><script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{ 7 * 7 }}"
@@ -76,8 +76,8 @@ def test_the_figures_that_were_promised_are_there():
     page = page_of(steps=(4, 8), repeat=2)
     titles = re.findall(r"<h3>(.*?)</h3>", page)
     for title in (
-        "Latency by its parts",
-        "Handler time by its stages",
+        "Latency by part",
+        "Handler time by stage",
         "Latency distribution",
         "Batch sizes",
         "Padding waste",
@@ -85,7 +85,7 @@ def test_the_figures_that_were_promised_are_there():
         "Latency over time",
         "Batch size over time",
         "Latency by step",
-        "Settings, and who set them",
+        "Settings and where they are set",
     ):
         assert title in titles, title
     assert "Dashed lines separate the runs" in page
@@ -135,7 +135,7 @@ def test_a_diagnosis_has_its_advice_and_its_figures():
     found = diagnose(make_samples(400), Known(model="embed", workers=2, batch_size=8), source="logs")
     page = render(report_of_diagnosis(found, {"whole log": 0.25}))
     assert found.finding.headline in " ".join(Read(page).texts)
-    for text in ("What would prove it wrong", "25.0% of the computed", "told by the server (GET /models)"):
+    for text in ("What would prove it wrong", "25.0% of the computed", "reported by the server (GET /models)"):
         assert text in page
     assert Read(page).tags.count("svg") >= 6
 
@@ -158,7 +158,7 @@ def test_the_file_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
 
 
 def test_a_place_that_cannot_be_is_told_before_the_work(tmp_path):
-    check_place(tmp_path / "r.html")
+    check_path(tmp_path / "r.html")
     for bad in (tmp_path, tmp_path / "no" / "r.html"):
         with pytest.raises(UsageError, match="--html"):
-            check_place(bad)
+            check_path(bad)

@@ -115,7 +115,7 @@ def test_batches_are_counted_not_requests():
     samples.batch[:] = [4, 4, 4, 4, 2, 2, 1, 1]
     figure = batch_sizes(samples)
     assert [(row[0], row[2]) for row in figure.rows] == [(1, 2), (2, 1), (4, 1)]
-    assert "2.00 requests a batch on average, of 8 that fit; 0%" in figure.note
+    assert "2.00 requests per batch on average, of at most 8; 0%" in figure.note
 
 
 def test_the_rate_over_time_adds_up_to_the_requests():
