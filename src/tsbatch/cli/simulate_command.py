@@ -56,7 +56,7 @@ def simulate_command(
     queue_size: Queue = 100,
     rate: options.Rate = None,
     arrivals: Arrivals = "poisson",
-    concurrency: Annotated[int | None, Option(min=1, help="Clients of a closed loop, instead of --rate.")] = None,
+    concurrency: Annotated[int | None, Option(min=1, help="Clients in a closed loop, instead of --rate.")] = None,
     think: Annotated[float, Option(min=0, help="Mean time between a client's requests, in ms.")] = 0.0,
     trace: Trace = None,
     scale: Annotated[float, Option(help="Factor by which to scale the recorded rate.")] = 1.0,

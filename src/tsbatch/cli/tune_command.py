@@ -54,7 +54,7 @@ def tune_command(
     p99: P99 = None,
     concurrency: options.Concurrency = None,
     rate: options.Rate = None,
-    arrivals: Annotated[options.ArrivalPattern, Option(help="Arrival pattern of an open loop.")] = "poisson",
+    arrivals: Annotated[options.ArrivalPattern, Option(help="Arrival pattern in an open loop.")] = "poisson",
     max_memory: MaxMemory = None,
     max_gpu_memory: MaxGpuMemory = None,
     objective: Goals = None,
