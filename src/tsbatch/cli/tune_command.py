@@ -165,7 +165,7 @@ def goal_of(
 def _tune(config: TuneConfig, *, write: bool, as_json: bool) -> bool:
     """Tune, print the outcome, and return whether there is a recommendation."""
     from tsbatch.system.signals import end_on_signals
-    from tsbatch.tuning.page import Screen, show
+    from tsbatch.tuning.page import Screen, render
     from tsbatch.tuning.recommendation import to_json
     from tsbatch.tuning.session import open_target, tune, write_config
 
@@ -178,7 +178,7 @@ def _tune(config: TuneConfig, *, write: bool, as_json: bool) -> bool:
     if as_json:
         console.emit_json({**to_json(outcome, goal, workload.seconds), "folder": config.folder, "written": written})
     else:
-        show(outcome, goal, workload.seconds)
+        render(outcome, goal, workload.seconds)
         console.say(f"journal, log and report: {config.folder}" + (f"; written: {written}" if written else ""))
     return outcome.recommended is not None
 
@@ -186,7 +186,7 @@ def _tune(config: TuneConfig, *, write: bool, as_json: bool) -> bool:
 def _rank(config: TuneConfig, *, as_json: bool) -> bool:
     """Rank the settings, print them, and return whether the best one is expected to meet the limits."""
     from tsbatch.system.signals import end_on_signals
-    from tsbatch.tuning.page import Screen, show_ranking
+    from tsbatch.tuning.page import Screen, render_ranking
     from tsbatch.tuning.session import open_target, rank
 
     with end_on_signals(), console.progress("measuring the current settings") as step:
@@ -199,7 +199,7 @@ def _rank(config: TuneConfig, *, as_json: bool) -> bool:
         ]
         console.emit_json({"schema": 1, "kind": "ranking", "settings": rows})
     else:
-        show_ranking(ranked[:MAX_SHOWN], config.goal)
+        render_ranking(ranked[:MAX_SHOWN], config.goal)
         console.say("note: only the current settings were measured; the figures of the others come from the simulator")
     return ranked[0].keeps
 

@@ -67,6 +67,11 @@ class Judgement:
     high: float | None = None
     visible: float | None = None
 
+    @property
+    def label(self) -> str:
+        """The verdict as people read it."""
+        return "intermediate step" if self.verdict == "on the way" else self.verdict
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:

@@ -206,7 +206,7 @@ def render_step(number: int, step: Step) -> str:
     lines += [f"  change      {step.change}"]
     if step.pairs:
         lines += [f"  before      {render_figures(step.before())}", f"  after       {render_figures(step.after())}"]
-    return "\n".join([*lines, f"  verdict     {step.judgement.verdict}: {step.judgement.why}", ""])
+    return "\n".join([*lines, f"  verdict     {step.judgement.label}: {step.judgement.why}", ""])
 
 
 def render_figures(figures: list[Figures]) -> str:

@@ -1,4 +1,4 @@
-"""The server in use as the place where settings are measured: it gets back what it had, whatever happens."""
+"""Measure on the server in use, and restore its settings in any case."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _left_behind(management: Management, instance: Instance, model: str) -> roll
     if left is None:
         return None
     if left.tuner.running():
-        raise UsageError(f"a tuning of {left.model} runs already (process {left.tuner.pid})")
+        raise UsageError(f"a tuning of {left.model} is already running (process {left.tuner.pid})")
     if left.model != model:
         raise UsageError(f"a tuning of {left.model} was killed; first run: tsbatch tune --restore")
     if others := rollback.taken_over(management, left):
@@ -73,7 +73,7 @@ def _warn(instance: Instance, model: str, version: str) -> None:
     if count := pinned(instance.log_dir, ModelVersion(model, version)):
         raise UsageError(
             f"{count} requests in access_log.log named version {version} of {model}; with --live the version"
-            " changes for good, and they would get 404: tune a private copy, without --live"
+            " changes permanently, and they would get 404; tune a private copy instead, without --live"
         )
     say(
         f"note: with --live the version of {model} changes at each step and does not change back; clients"
@@ -124,7 +124,7 @@ class LiveServer:
 
     @property
     def start(self) -> ModelSettings:
-        """What it had before anybody tuned it, inside the ``with`` block."""
+        """The settings before the tuning."""
         return ModelSettings(self._before.workers, self._before.batch_size, self._before.delay)
 
     def measure(self, settings: ModelSettings) -> Observation:

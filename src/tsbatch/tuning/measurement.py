@@ -1,4 +1,4 @@
-"""One run of one setting: a load on a model, and what it showed."""
+"""One run: load a model, and compute the observation."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from tsbatch.tuning.search_space import ModelSettings
 from tsbatch.tuning.tuner import Refused
 
 DOUBTS: Final = ("busy", "late", "waited")
-"""A load test's remarks that say that the load itself was not as it should be."""
+"""Remarks of a load test about problems of the load itself."""
 
 NEEDED: Final = 100
-"""Requests of a run from which on one lies beyond its P99."""
+"""Minimum requests of a run for its P99."""
 
 TRIES: Final = 2
-"""A run in which a worker died says nothing of its setting the first time; the second time it does."""
+"""Attempts at a run: the first death of a worker is not blamed on the settings, the second is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """How each setting is measured.
+    """The load of each run.
 
     Attributes:
-        traffic: the load.
-        bodies: what is sent.
-        seconds: how long is measured, after ``warm_up`` seconds that do not count.
+        traffic: the clients or the rate.
+        bodies: the request bodies.
+        seconds: duration of the measurement, after ``warm_up`` seconds that do not count.
         timeout: seconds to wait for an answer.
     """
 
@@ -67,12 +67,12 @@ class Workload:
 
 @dataclass(slots=True)
 class Bench:
-    """Runs on one server.
+    """Run the workload on a server.
 
     Attributes:
-        workload: how.
-        tell: told how a run goes.
-        runs: how many there were.
+        workload: the load of each run.
+        tell: called with the progress of a run.
+        runs: number of runs so far.
     """
 
     workload: Workload
@@ -80,11 +80,11 @@ class Bench:
     runs: int = field(default=0, init=False)
 
     def run(self, instance: Instance, model: str, settings: ModelSettings) -> Observation:
-        """Measure a model that has these settings now.
+        """Measure a model that currently has these settings.
 
         Raises:
-            UsageError: no request was sent in the time that is measured.
-            Refused: with these settings it answers nothing.
+            UsageError: no request was sent in the measured time.
+            Refused: the model does not answer with these settings.
             ServerError: the server has ended.
         """
         for tries_left in reversed(range(TRIES)):
@@ -142,7 +142,9 @@ def _largest_share(held: Sequence[Mapping[str, int]], total: Mapping[str, int]) 
 def _doubts(run: Run) -> dict[str, str]:
     found = {kind: text for kind, text in remarks(run).items() if kind in DOUBTS}
     if len(run.samples) < NEEDED:
-        found["few"] = f"a run had {len(run.samples)} requests, and a P99 needs {NEEDED}: measure longer, or more load"
+        found["few"] = (
+            f"a run had {len(run.samples)} requests, and a P99 needs {NEEDED}; use longer runs or a higher load"
+        )
     return found
 
 
@@ -153,10 +155,10 @@ def _lost_worker(run: Run, target: Target) -> bool:
 def _service(result: BenchResult) -> ServiceTime | None:
     try:
         return of_bench(result, "a load test")
-    except UsageError:  # the answers do not tell it
+    except UsageError:  # the answers do not contain it
         return None
 
 
 def refused(instance: Instance, error: ServerError) -> ServerError:
-    """What a failure means: that setting is not to be had, or, when the server has ended, nothing is."""
+    """Convert a failure to :class:`Refused` unless the server has ended."""
     return Refused(str(error)) if instance.running() else error

@@ -1,7 +1,7 @@
 """Stop a private server whose tuner was killed: ``python -m tsbatch.tuning.orphan_cleanup NAME PID CREATED``.
 
-A tuner that gets a signal stops its server itself. After SIGKILL it cannot, so this small process waits for the
-tuner's end and then stops the server.
+A tuner that gets another signal stops its server itself. After SIGKILL it cannot, so this small process waits until the
+tuner has ended and then stops the server.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from tsbatch.serving import instance as instances
 from tsbatch.system.polling import wait_until
 from tsbatch.system.processes import ProcessRef, own_process, start_detached
 
-SECONDS_BETWEEN_LOOKS = 0.3
+POLL_INTERVAL = 0.3
 
 
 def spawn(name: str) -> subprocess.Popen[bytes]:
-    """Start the process that watches this one; the server of that name need not exist yet."""
+    """Start a process that watches this one; the server with that name need not exist yet."""
     tuner = own_process()
     return start_detached("tsbatch.tuning.orphan_cleanup", name, str(tuner.pid), repr(tuner.created))
 
 
 def watch(name: str, tuner: ProcessRef) -> None:
     """Wait until the tuner has ended, then stop the server."""
-    wait_until(lambda: not tuner.running(), interval=SECONDS_BETWEEN_LOOKS)
+    wait_until(lambda: not tuner.running(), interval=POLL_INTERVAL)
     left = instances.load(name)
     if left is not None:
         left.stop()

@@ -1,7 +1,8 @@
-"""How a tuning goes, and its result, on a terminal."""
+"""Show the progress and the result of a tuning on a terminal."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 
@@ -18,13 +19,13 @@ from tsbatch.tuning.tuning_report import ANY, headline, step_columns, step_rows
 
 
 class Screen(Listener):
-    """Shows the steps as they come, how long it may still take, and the best so far.
+    """Show each step, the maximum remaining time, and the best figure so far.
 
     Args:
-        step: the moving line.
-        goal: what is wanted.
-        budget: runs in all.
-        seconds: how long a run takes, until one was measured.
+        step: the progress line.
+        goal: the goal.
+        budget: total runs.
+        seconds: estimated duration of a run, until one was measured.
     """
 
     def __init__(self, step: console.Step, goal: Goal, budget: int, seconds: float) -> None:
@@ -33,19 +34,19 @@ class Screen(Listener):
         self._title, self._best = "", ""
 
     def run(self, progress: Progress) -> None:
-        """How a run goes."""
+        """Show the progress of a run."""
         if console.console.is_terminal:
             self._step.describe(f"{self._title}: {describe(progress)}")
 
-    def told(self, message: str) -> None:
-        """What else is being done."""
+    def message(self, message: str) -> None:
+        """Show what else is being done."""
         if console.console.is_terminal:
             self._step.describe(message)
 
     def measuring(self, settings: ModelSettings, what: str, runs: int) -> None:
-        """A run begins: with the time that all the others may take."""
+        """Show that a run begins, with the maximum time for all remaining ones."""
         now, new = time.monotonic(), runs - self._runs
-        if new:  # those that come from the journal take no time
+        if new:  # runs from the journal take no time
             self._each = max(self._each, now - self._began)
         self._runs, self._began = runs, now
         left = max(0, self._budget - runs) * self._each
@@ -54,45 +55,44 @@ class Screen(Listener):
         self._step.advance(new)
 
     def started(self, history: History) -> None:
-        """What there is."""
-        console.say(f"what there is: {render_figures([run.figures for run in history.start])}")
+        """Print the figures of the baseline."""
+        console.say(f"baseline: {render_figures([run.figures for run in history.start])}")
         self._remember(history)
 
     def proposed(self, hypothesis: Hypothesis, history: History) -> None:
-        """What is tried next, and why."""
+        """Print the next change and its reason."""
         turned = hypothesis.change(history.baseline)
         console.say(f"step {len(history.steps) + 1}: {turned}\n  {hypothesis.why}")
 
     def judged(self, step: Step, history: History) -> None:
-        """What came out."""
-        console.say(f"  step {history.number(step)}: {step.judgement.verdict}: {step.judgement.why}")
+        """Print the verdict."""
+        console.say(f"  step {history.number(step)}: {step.judgement.label}: {step.judgement.why}")
         self._remember(history)
 
     def _remember(self, history: History) -> None:
         typical = mean([run.figures for run in history.of(history.baseline)])
         aim = self._goal.objective
-        self._best = (
-            f"; best so far {WORDS[aim][0]} {shown(aim, typical.of(aim))}" if typical.of(aim) == typical.of(aim) else ""
-        )
+        value = typical.of(aim)
+        self._best = "" if math.isnan(value) else f"; best so far {WORDS[aim][0]} {shown(aim, value)}"
 
 
 def _minutes(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
-def show(outcome: Outcome, goal: Goal, seconds: float) -> None:
-    """The result, on stdout."""
+def render(outcome: Outcome, goal: Goal, seconds: float) -> None:
+    """Print the result on stdout."""
     console.out.print(headline(outcome, goal), markup=False, soft_wrap=True)
     console.table(step_columns(goal), step_rows(outcome, goal), title="\nsteps")
-    _show_expected(outcome)
+    _render_expected(outcome)
     if outcome.recommended is not None:
         console.out.print(f"\n# model-config.yaml\n{outcome.recommended.yaml()}", markup=False)
     for note in advice(outcome, goal, seconds):
         console.say(f"note: {note}")
 
 
-def _show_expected(outcome: Outcome) -> None:
-    """The recommendation's runs; beside them those that had no part in its being chosen."""
+def _render_expected(outcome: Outcome) -> None:
+    """Print the figures of all runs of the recommendation, and of its confirming runs alone."""
     runs = confirming(outcome)
     alone = mean(runs) if runs else None
     rows = [
@@ -109,11 +109,11 @@ def _show_expected(outcome: Outcome) -> None:
         console.table(columns, rows, title=f"\n{len(outcome.expected())} runs")
 
 
-def show_ranking(ranked: Sequence[Seen], goal: Goal = ANY) -> None:
-    """What the simulator expects of the settings, the best first."""
+def render_ranking(ranked: Sequence[Seen], goal: Goal = ANY) -> None:
+    """Print the simulator's predictions, the best first."""
     names = figures_of_tables(goal)
     rows = [
         [str(one.settings), *(cell(one.figures, name) for name in names), "yes" if one.keeps else "no"]
         for one in ranked
     ]
-    console.table(["setting", *map(label, names), "keeps the limits"], rows)
+    console.table(["settings", *map(label, names), "meets the limits"], rows)

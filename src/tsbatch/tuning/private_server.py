@@ -1,6 +1,6 @@
-"""Where settings are measured: a private copy of the model, on a server of its own.
+"""Measure a private copy of the model on a private server.
 
-Or the server in use, see :mod:`tsbatch.tuning.live_server`.
+For the server in use, see :mod:`tsbatch.tuning.live_server`.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from tsbatch.tuning.tuner import Refused
 
 PRIVATE: Final = "tune"
 FOLDER: Final = "tuning"
-"""In a server's work folder, so that it goes with it."""
+"""In a server's work directory, so that it is removed with it."""
 
-ALIVE: Final = 2
-"""Settings that stay loaded side by side, so that taking turns costs no loading."""
+MAX_LOADED: Final = 2
+"""Settings that stay loaded side by side, so that alternating needs no loading."""
 
 TIMEOUTS: Final = ("responseTimeout", "startupTimeout")
-ALIKE: Final = (
+COPIED_PROPERTIES: Final = (
     "default_response_timeout",
     "default_startup_timeout",
     "install_py_dep_per_model",
@@ -53,17 +53,17 @@ ALIKE: Final = (
     "prefer_direct_buffer",
     "vmargs",
 )
-"""Keys of config.properties that decide how a server answers, and where there is no other's to come in the way of."""
+"""Keys of config.properties that affect how a server answers and cannot conflict with another server."""
 
 Tell = Callable[[str], None]
 Source = Callable[[Path], contextlib.AbstractContextManager[Path]]
 
 
 def of_archive(archive: Path) -> Source:
-    """The files of an archive, or of a folder that is used as one.
+    """Return the files of an archive, or of a directory that is used as one.
 
     Raises:
-        LoadError: when it is entered: the archive is damaged.
+        LoadError: on entry: the archive is damaged.
     """
     return functools.partial(_archive_files, archive)
 
@@ -84,13 +84,13 @@ def running_files(instance: Instance, described: Mapping[str, Any], scratch: Pat
 
 
 def properties_of(instance: Instance) -> dict[str, str]:
-    """What a server of ours was told that holds for a copy of its models too."""
-    told = ServerProperties.read(instance.work_dir / CONFIG_FILE)
-    return {key: told[key] for key in ALIKE if key in told}
+    """Return the properties of a server that also apply to a copy of its models."""
+    found = ServerProperties.read(instance.work_dir / CONFIG_FILE)
+    return {key: found[key] for key in COPIED_PROPERTIES if key in found}
 
 
 def timeouts_of(described: Mapping[str, Any]) -> dict[str, Any]:
-    """The time-outs that hold for a described model, by their keys in model-config.yaml."""
+    """Return the timeouts of a described model, by their keys in model-config.yaml."""
     return {key: described[key] for key in TIMEOUTS if key in described}
 
 
@@ -139,7 +139,7 @@ class PrivateCopy:
     def __init__(self, server: Server, source: Path, bench: Bench, tell: Tell, overrides: Mapping[str, Any]) -> None:
         self.server, self._source, self._bench, self._tell = server, source, bench, tell
         self._overrides = overrides
-        self._alive: dict[ModelSettings, str] = {}
+        self._loaded_models: dict[ModelSettings, str] = {}
         self._made = 0
 
     @property
@@ -150,13 +150,13 @@ class PrivateCopy:
     def measure(self, settings: ModelSettings) -> Observation:
         """See :class:`tsbatch.tuning.tuner.System`."""
         if not self.server.running():
-            raise ServerError(f"the private server (process {self.server.pid}) ended by itself")
+            raise ServerError(f"the private server (process {self.server.pid}) ended unexpectedly")
         return self._bench.run(self.server.instance, self._loaded(settings), settings)
 
     def _loaded(self, settings: ModelSettings) -> str:
-        """The name of a model that has these settings."""
-        if settings in self._alive:
-            self._alive[settings] = name = self._alive.pop(settings)  # the latest used is the last
+        """Return the name of a loaded model with these settings, loading it if necessary."""
+        if settings in self._loaded_models:
+            self._loaded_models[settings] = name = self._loaded_models.pop(settings)  # the most recently used is last
             return name
         with self.server.management() as management:
             self._make_room(management, settings.workers)
@@ -178,17 +178,17 @@ class PrivateCopy:
                 raise Refused(str(error)) from error
             except ServerError as error:
                 raise refused(self.server.instance, error) from error
-        self._alive[settings] = name
+        self._loaded_models[settings] = name
         return name
 
     def _make_room(self, management: Management, workers: int) -> None:
-        while self._alive:
-            oldest, name = next(iter(self._alive.items()))
-            latest = management.describe(list(self._alive.values())[-1])
-            if len(self._alive) < ALIVE and lack_of_room(latest, workers=workers) is None:
+        while self._loaded_models:
+            oldest, name = next(iter(self._loaded_models.items()))
+            latest = management.describe(list(self._loaded_models.values())[-1])
+            if len(self._loaded_models) < MAX_LOADED and lack_of_room(latest, workers=workers) is None:
                 return
             management.unregister(name)
-            del self._alive[oldest]
+            del self._loaded_models[oldest]
 
     def _folder(self, name: str, settings: ModelSettings) -> Path:
         folder = self.server.instance.work_dir / FOLDER / name
@@ -199,7 +199,7 @@ class PrivateCopy:
 
 
 def config_of(settings: ModelSettings) -> dict[str, int]:
-    """What model-config.yaml says for these settings."""
+    """Return the keys of model-config.yaml for these settings."""
     return {
         "minWorkers": settings.workers,
         "maxWorkers": settings.workers,
@@ -209,7 +209,7 @@ def config_of(settings: ModelSettings) -> dict[str, int]:
 
 
 def config_in(folder: Path) -> dict[str, Any]:
-    """The model-config.yaml of an unpacked archive; empty where it has none.
+    """Read the model-config.yaml of an unpacked archive; empty if it has none.
 
     Raises:
         UsageError: it cannot be read.
@@ -220,10 +220,10 @@ def config_in(folder: Path) -> dict[str, Any]:
 
 
 def settings_of(config: Mapping[str, Any]) -> ModelSettings:
-    """The settings that a model-config.yaml or a server's description of a model leads to, by TorchServe's rules.
+    """Derive the settings from a model-config.yaml or a server's description of a model, by TorchServe's rules.
 
-    What a server tells holds, a delay of 0 or less too. In a file minWorkers counts only with a maxWorkers that is not
-    smaller (frontend/server/.../util/ApiUtils.java), and a delay of 0 is as good as not there; see
+    A server's description is taken as it is, including a delay of 0 or less. In a file minWorkers counts only with a
+    maxWorkers that is not smaller (frontend/server/.../util/ApiUtils.java), and a delay of 0 is ignored; see
     :mod:`tsbatch.configuration.effective_settings`.
     """
     if "modelVersion" in config:

@@ -1,4 +1,4 @@
-"""A tuning's result: the recommendation, what to expect of it, and everything that was seen beside it."""
+"""The result of a tuning: the recommendation, its expected figures, the conclusion and all measured settings."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ NAMES: Final = ("throughput", "p50", "p99", "failed", "memory", "gpu_memory")
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One setting that was measured.
+    """Measured or predicted settings.
 
     Attributes:
-        settings: the setting.
-        runs: how often.
-        figures: the typical run.
-        best: whether it is on the Pareto front: no other setting is better in one of the front's two figures, and as
-            good in the other (:func:`tsbatch.tuning.recommendation.figures_of_front`).
-        keeps: whether it keeps every limit.
+        settings: the settings.
+        runs: number of runs.
+        figures: the typical figures.
+        best: whether they are on the Pareto front: no others are better in one of its two figures and as good in the
+            other (:func:`figures_of_front`).
+        keeps: whether they meet every limit.
     """
 
     settings: ModelSettings
@@ -42,7 +42,7 @@ class Seen:
 
 
 def seen(history: History, goal: Goal) -> list[Seen]:
-    """Every setting that was measured, in the order of its first run, with the Pareto front marked."""
+    """Return all measured settings in the order of their first run, with the Pareto front marked."""
     found = []
     for settings in dict.fromkeys(run.settings for run in history.runs):
         figures = [run.figures for run in history.of(settings)]
@@ -59,9 +59,9 @@ def _dominates(one: Figures, other: Figures, names: tuple[Aim, ...]) -> bool:
 
 
 def expected(outcome: Outcome) -> dict[str, Estimate]:
-    """What to expect of the recommendation, with the interval in which the mean of many runs would lie.
+    """Return the expected figures of the recommendation, with the confidence interval of the mean.
 
-    From all of its runs, also those that made it win; :func:`confirming` has those that did not.
+    They include the runs that made it win; :func:`confirming` returns the others.
     """
     runs = outcome.expected()
     known = {name: [value for one in runs if not math.isnan(value := one.of(name))] for name in NAMES}
@@ -69,65 +69,65 @@ def expected(outcome: Outcome) -> dict[str, Estimate]:
 
 
 def confirming(outcome: Outcome) -> list[Figures]:
-    """The recommendation's runs that were made after it was chosen, and had no part in that."""
+    """Return the figures of the recommendation's runs that were made after it was chosen."""
     return [run.figures for run in outcome.confirmed if run.settings == outcome.recommended]
 
 
 def advice(outcome: Outcome, goal: Goal, seconds: float) -> list[str]:
-    """What to know about the result, one sentence each.
+    """Return notes about the result, one sentence each.
 
     Args:
-        outcome: what was found.
-        goal: what was wanted.
-        seconds: how long each run was.
+        outcome: the outcome.
+        goal: the goal.
+        seconds: duration of each run.
     """
     notes = {
-        "nothing to recommend": [f"no setting was found that keeps the limits: {goal}"],
-        "nothing to gain": ["nothing to gain: no single change helped by more than the noise; leave it as it is"],
+        "nothing to recommend": [f"no settings were found that meet the limits: {goal}"],
+        "nothing to gain": ["nothing to gain: no change brought more than the noise; keep the current settings"],
     }.get(conclusion(outcome), [])
-    notes += _of_steps(outcome.history.steps, seconds)
+    notes += _step_notes(outcome.history.steps, seconds)
     if cut_short(outcome):
         notes.append(
-            "it ended because its runs were used up; there may be more to gain: the same command with a larger --budget"
-            " goes on where it was"
+            "the tuning stopped because its runs were used up; there may be more to gain: re-run the same command with"
+            " a larger --budget to continue"
         )
-    return [*notes, *_of_memory(outcome, goal), *_of_load(outcome.history.runs)]
+    return [*notes, *_memory_notes(outcome, goal), *_load_notes(outcome.history.runs)]
 
 
-def _of_steps(steps: Sequence[Step], seconds: float) -> list[str]:
-    notes, untold = [], hidden_steps(steps)
-    needed = [found for step in untold if (found := seconds_needed(seconds, step)) is not None]
+def _step_notes(steps: Sequence[Step], seconds: float) -> list[str]:
+    notes, hidden = [], hidden_steps(steps)
+    needed = [found for step in hidden if (found := seconds_needed(seconds, step)) is not None]
     if needed:
-        # Runs of another length are another tuning for the journal.
+        # The journal treats runs of another length as another tuning.
         longer = f"--duration {max(2 * seconds, _rounded(max(needed))):g} --fresh (or another --output)"
         notes.append(
-            f"{len(untold)} of {len(steps)} steps could not be told from the noise of this machine; measure longer,"
-            f" from the beginning: {longer}"
+            f"the noise of this machine hides the effect of {len(hidden)} of {len(steps)} steps; start over with"
+            f" longer runs: {longer}"
         )
     if failed := sum(step.judgement.verdict == "failed" for step in steps):
-        notes.append(f"{failed} of {len(steps)} settings that were tried could not be had; the steps say why")
+        notes.append(f"{failed} of the {len(steps)} settings that were tried did not work; the steps say why")
     return notes
 
 
-def _of_load(runs: Sequence[Observation]) -> list[str]:
-    """What makes the figures worth less than they look, each kind once."""
+def _load_notes(runs: Sequence[Observation]) -> list[str]:
+    """Return the caveats about the load, each kind once."""
     counts = Counter(kind for run in runs for kind in run.doubts)
     texts = {kind: text for run in runs for kind, text in run.doubts.items()}
     return [f"{texts[kind]} (in {count} of {len(runs)} runs)" for kind, count in counts.items()]
 
 
-def _of_memory(outcome: Outcome, goal: Goal) -> list[str]:
+def _memory_notes(outcome: Outcome, goal: Goal) -> list[str]:
     figures = [run.figures for run in outcome.history.of(outcome.recommended or outcome.history.start[0].settings)]
     notes = []
     if "gpu_memory" in goal.named_limits() and all(one.gpu_memory is None for one in figures):
-        notes.append("--max-gpu-memory was not checked: the workers hold none, or nvidia-smi does not tell")
+        notes.append("--max-gpu-memory was not checked: the workers hold none, or nvidia-smi does not report it")
     if any(one.memory is not None for one in figures):
         return notes
     unread = "the workers' memory could not be read"
     if goal.memory is not None:
         notes.append(f"--max-memory was not checked: {unread}")
     if goal.objective == "memory":
-        notes.append(f"{unread}, so no setting can be said to need less of it")
+        notes.append(f"{unread}, so memory use cannot be compared")
     return notes
 
 
@@ -136,7 +136,7 @@ def _rounded(seconds: float) -> float:
 
 
 def to_json(outcome: Outcome, goal: Goal, seconds: float) -> dict[str, Any]:
-    """The result as one JSON object."""
+    """Return the result as one JSON object."""
     found, confirmed = seen(outcome.history, goal), confirming(outcome)
     return {
         "schema": SCHEMA,
@@ -177,10 +177,10 @@ def to_json(outcome: Outcome, goal: Goal, seconds: float) -> dict[str, Any]:
 
 
 def conclusion(outcome: Outcome) -> Conclusion:
-    """What it comes to, in a word.
+    """Return the conclusion of a tuning.
 
-    "nothing to gain" takes that every setting was tried and judged: where the noise hides one, or none could be had, it
-    is "cannot tell", and where the runs were used up before, "no runs left".
+    "nothing to gain" requires that all promising settings were tried and judged: if the noise hides one, or none
+    worked, it is "cannot tell", and if the runs were used up before, "no runs left".
     """
     if outcome.recommended is None:
         return "nothing to recommend"
@@ -195,7 +195,7 @@ def conclusion(outcome: Outcome) -> Conclusion:
 
 
 def cut_short(outcome: Outcome) -> bool:
-    """Whether more runs might have found more."""
+    """Return whether more runs might have found more."""
     return _unconfirmed(outcome) or outcome.ended == "no runs left"
 
 
@@ -204,12 +204,12 @@ def _unconfirmed(outcome: Outcome) -> bool:
 
 
 def hidden_steps(steps: Sequence[Step]) -> list[Step]:
-    """The steps that were measured and could not be told from the noise."""
+    """Return the measured steps whose effect the noise hides."""
     return [step for step in steps if step.judgement.verdict == "cannot tell" and step.pairs]
 
 
 def kept_path(outcome: Outcome) -> list[Step]:
-    """The kept steps that lead from what there was to the recommendation; none when one of them was taken back."""
+    """Return the kept steps from the initial settings to the recommendation; none if one of them was undone."""
     wanted, found = outcome.recommended, list[Step]()
     for step in reversed(outcome.history.steps):
         if step.kept and step.hypothesis.settings == wanted:
@@ -219,10 +219,10 @@ def kept_path(outcome: Outcome) -> list[Step]:
 
 
 def gain(outcome: Outcome, name: Aim) -> float | None:
-    """The recommendation's figure is so many times what there was, by the pairs of the kept steps.
+    """Return the factor between the initial settings' figure and the recommendation's, from the kept steps.
 
-    Each pair was measured in turns, so a machine that became slower or faster meanwhile is no part of it. None when
-    there are no such pairs, or the figure is unknown.
+    Each pair was measured alternately, so a machine that became slower or faster does not affect it. None if there are
+    no such pairs, or the figure is unknown.
     """
     factors = [mean(step.after()).of(name) / mean(step.before()).of(name) for step in kept_path(outcome)]
     product = math.prod(factors)
@@ -230,14 +230,14 @@ def gain(outcome: Outcome, name: Aim) -> float | None:
 
 
 def figures_of_headline(goal: Goal) -> list[Aim]:
-    """The figures in which a result is told, the objective first."""
-    # With a rate the requests/s are the load's own.
+    """Return the figures of the headline, the objective first."""
+    # With a rate the load determines the requests/s.
     rate: list[Aim] = [] if goal.open_loop else ["throughput"]
     return list(dict.fromkeys([goal.objective, *rate, "p99", *_limited_memory(goal)]))
 
 
 def figures_of_tables(goal: Goal) -> list[Aim]:
-    """The figures of each setting in a table: memory where it is wanted."""
+    """Return the figures of each table row; memory only if the goal names it."""
     wanted: list[Aim] = ["memory"] if goal.objective == "memory" else []
     return list(dict.fromkeys(["throughput", "p50", "p99", *wanted, *_limited_memory(goal)]))
 
@@ -247,11 +247,11 @@ def _limited_memory(goal: Goal) -> list[Aim]:
 
 
 def figures_of_front(goal: Goal, found: Sequence[Figures]) -> tuple[Aim, Aim]:
-    """The two figures of the Pareto front: the objective and P99, or what else P99 may be bought with.
+    """Return the two figures of the Pareto front: the objective and P99, or what P99 is traded for.
 
     Args:
-        goal: what was wanted.
-        found: the figures of every setting that was measured; memory that some of them lack orders nothing.
+        goal: the goal.
+        found: the figures of all measured settings; memory counts only if all of them have it.
     """
     known = all(one.memory is not None for one in found)
     usual: Aim = "p50" if goal.open_loop else "throughput"

@@ -1,8 +1,7 @@
-"""The alternative search: Optuna's tree-structured Parzen estimator, which turns all knobs at once.
+"""The alternative search: Optuna's tree-structured Parzen estimator, which changes all settings at once.
 
 Bergstra et al., "Algorithms for Hyper-Parameter Optimization" (NeurIPS 2011); https://optuna.org. It knows nothing of
-batching and asks for many measurements; it is here for people who want it, and as the baseline that the careful search
-has to beat.
+batching and needs many measurements; it is an option, and the reference that the coordinate search has to beat.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from tsbatch.tuning.observation import Observation
 from tsbatch.tuning.search_space import FIELDS, SETTING_ORDER, ModelSettings, Space
 
 DRAWS: Final = 50
-"""Draws until one is a setting that was not measured."""
+"""Maximum draws until one has not been measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """Settings that Optuna draws; see :class:`tsbatch.tuning.search.Search`.
+    """Draw settings with Optuna; see :class:`tsbatch.tuning.search.Search`.
 
     Attributes:
-        goal: what is wanted.
-        space: the positions of the knobs.
+        goal: the goal.
+        space: the values to try.
         seed: of its random numbers.
     """
 
@@ -49,7 +48,7 @@ class Sampler:
             settings = self._settings(trial.params)
             if settings not in tried:
                 return Hypothesis(
-                    settings=settings, setting=None, why="Drawn by Optuna's sampler from what was measured so far."
+                    settings=settings, setting=None, why="Drawn by Optuna's sampler from the measurements so far."
                 )
             study.tell(
                 trial, self._value(mean([run.figures for run in history.of(settings)] or [history.runs[-1].figures]))
@@ -60,9 +59,9 @@ class Sampler:
         try:
             import optuna
         except ImportError:
-            raise UsageError('--search tpe needs Optuna: pip install "tsbatch[tune]"') from None
+            raise UsageError('--search tpe needs Optuna; run: pip install "tsbatch[tune]"') from None
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        # Another seed each time: it is made anew for each proposal and would draw the same number again.
+        # Another seed each time: the sampler is created for each proposal and would repeat its draws.
         sampler = optuna.samplers.TPESampler(seed=self.seed + len(runs), n_startup_trials=10)
         study = optuna.create_study(sampler=sampler, direction="minimize")
         distributions = self._distributions()
@@ -88,6 +87,6 @@ class Sampler:
         return ModelSettings(**values)
 
     def _value(self, figures: Figures) -> float:
-        """What it makes small: the objective, and how far limits are broken, which counts much more."""
+        """Return the value to minimize: the objective, and how far limits are exceeded, which counts much more."""
         over = sum(math.log(figures.of(name) / self.goal.limits()[name]) for name in self.goal.broken(figures))
         return 10 * over - merit(figures, self.goal.objective)

@@ -1,4 +1,4 @@
-"""A whole ``tsbatch tune``, from what somebody asked for to what is written down."""
+"""A complete ``tsbatch tune``, from the options to the written files."""
 
 from __future__ import annotations
 
@@ -52,19 +52,19 @@ Kind = Literal["careful", "tpe"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneConfig:
-    """What somebody asked for.
+    """The options of a tuning.
 
     Attributes:
         model: a name on the running server, or an archive.
-        data: the file that the bodies came from.
-        goal: what is wanted.
-        workload: how each setting is measured.
+        data: the file with the request bodies.
+        goal: the goal.
+        workload: the load of each run.
         search: which search.
-        live: on the server in use.
-        budget: runs in all.
-        folder: where journal, log and report go.
-        fresh: begin anew, whatever is there.
-        instance: the running server's name.
+        live: whether to tune on the server in use.
+        budget: total runs.
+        folder: directory for journal, log and report.
+        fresh: start over, whatever the directory contains.
+        instance: name of the running server.
     """
 
     model: str
@@ -80,14 +80,14 @@ class TuneConfig:
 
     @property
     def archive(self) -> Path | None:
-        """The archive that was named; None for a model on the server."""
+        """The path of the archive; None for a model on the server."""
         path = Path(self.model)
-        # A folder may only be called like a model that runs.
+        # A directory may just have the name of a running model.
         unpacked = (path / MANIFEST_NAME).is_file() and not self.live
         return path if self.model.endswith(ENDINGS) or unpacked else None
 
     def about(self, start: ModelSettings) -> dict[str, Any]:
-        """What is tuned and how, by name."""
+        """Return what is tuned and how, for journal and report."""
         workload = self.workload
         return {
             "model": self.model,
@@ -109,7 +109,7 @@ class TuneConfig:
 
 
 def _digest_of(archive: Path | None) -> str | None:
-    """Of an archive's files; what a server runs is known by its name alone."""
+    """Return the digest of an archive's files; None for a model on a server, which is known by name only."""
     if archive is None:
         return None
     if archive.is_file():
@@ -126,14 +126,14 @@ def _digest(parts: Iterable[bytes]) -> str:
 
 @dataclass(slots=True)
 class TuningTarget:
-    """Where it is measured, and what is there.
+    """The system to tune and its initial state.
 
     Attributes:
-        system: what can be measured.
-        start: the settings that there are.
-        config: what its model-config.yaml says; on a server in use, with the time-outs that hold there.
-        bench: what measures it.
-        version: of a model that is served, as somebody named it.
+        system: the measured system.
+        start: the initial settings.
+        config: its model-config.yaml; on a server in use, with the timeouts that apply there.
+        bench: what runs the workload.
+        version: of a served model, without the suffix of earlier tunings.
     """
 
     system: System
@@ -144,26 +144,26 @@ class TuningTarget:
 
     @property
     def threads(self) -> bool:
-        """Whether its handler can be told its threads."""
+        """Whether its handler has a setting for threads."""
         return isinstance(self.config.get("tsbatch"), dict) and not isinstance(self.system, LiveServer)
 
 
 @contextlib.contextmanager
 def open_target(config: TuneConfig, screen: Screen) -> Iterator[TuningTarget]:
-    """The place that somebody asked for.
+    """Open the system to tune.
 
     Raises:
-        UsageError: there is no such archive, model or server.
+        UsageError: the archive, model or server does not exist.
         ServerError: a server cannot be reached or started.
     """
     bench = Bench(config.workload, screen.run)
     archive = config.archive
     if archive is not None:
         if config.live:
-            raise UsageError(f"--live is for a model on a running server; {archive} is an archive")
+            raise UsageError(f"--live needs a model on a running server; {archive} is an archive")
         if not archive.exists():
             raise UsageError(f"no such archive: {archive}")
-        with private_copy(of_archive(archive), bench, screen.told) as copy:
+        with private_copy(of_archive(archive), bench, screen.message) as copy:
             yield TuningTarget(copy, settings_of(copy.config), copy.config, bench)
         return
     instance = reach(config.instance)
@@ -171,11 +171,11 @@ def open_target(config: TuneConfig, screen: Screen) -> Iterator[TuningTarget]:
         described = management.describe(config.model)
     version = base_of(described["modelVersion"])
     if config.live:
-        with live_server(instance, config.model, bench, screen.told) as live:
+        with live_server(instance, config.model, bench, screen.message) as live:
             yield TuningTarget(live, live.start, live.config, bench, version)
         return
     alike = {"overrides": timeouts_of(described), "properties": properties_of(instance)}
-    with private_copy(functools.partial(running_files, instance, described), bench, screen.told, **alike) as copy:
+    with private_copy(functools.partial(running_files, instance, described), bench, screen.message, **alike) as copy:
         yield TuningTarget(copy, settings_of(described), copy.config, bench, version)
 
 
@@ -209,7 +209,7 @@ def tune(config: TuneConfig, target: TuningTarget, screen: Screen) -> Outcome:
     """Tune, and write journal, log and report.
 
     Raises:
-        UsageError: the folder holds another tuning's journal.
+        UsageError: the directory has another tuning's journal.
         ServerError: nothing can be measured any more.
     """
     about = config.about(target.start)
@@ -233,12 +233,12 @@ def tune(config: TuneConfig, target: TuningTarget, screen: Screen) -> Outcome:
 
 
 def open_journal(config: TuneConfig, target: TuningTarget) -> Journal:
-    """The journal, with what is in it already; random arrivals go on after those of its runs.
+    """Open the journal; random arrivals continue after those of its runs.
 
     Raises:
-        UsageError: it is another tuning's.
+        UsageError: it is from another tuning.
     """
-    # With more runs, or fewer, it is still the same tuning.
+    # Another budget does not make it another tuning.
     about = {name: value for name, value in config.about(target.start).items() if name != "budget"}
     about["version"] = target.version
     journal = Journal(config.folder, about, fresh=config.fresh)
@@ -248,10 +248,10 @@ def open_journal(config: TuneConfig, target: TuningTarget) -> Journal:
 
 
 def rank(config: TuneConfig, target: TuningTarget) -> list[Seen]:
-    """Measure what there is, and let the simulator rank every setting; the best first.
+    """Measure the initial settings, and rank all settings by simulation; the best first.
 
     Raises:
-        UsageError: the answers do not tell how long batches took.
+        UsageError: the answers have no handler times.
         ServerError: nothing can be measured.
     """
     history = History()
@@ -267,22 +267,22 @@ def rank(config: TuneConfig, target: TuningTarget) -> list[Seen]:
         Seen(settings, 0, figures, keeps=not config.goal.broken(figures)) for settings, figures in found if figures
     ]
     if not known:
-        raise UsageError("the answers tell no handler times (Server-Timing), so nothing can be simulated")
+        raise UsageError("the answers have no handler times (Server-Timing), so nothing can be simulated")
     objective = config.goal.objective
     sign = -1 if objective == "throughput" else 1
     return sorted(known, key=lambda one: (not one.keeps, sign * one.figures.of(objective)))
 
 
 def write_config(target: TuningTarget, outcome: Outcome, folder: Path) -> Path | None:
-    """Write the recommended model-config.yaml: the archive's own with the settings that changed; None when none did.
+    """Write the recommended model-config.yaml: the archive's own with the changed settings; None if none changed.
 
-    The time-outs are always in it: in a file without them they are 120 s whatever the server says
+    It always has the timeouts: without them they would be 120 s whatever the server's configuration
     (frontend/archive/.../ModelConfig.java).
     """
     path = folder / CONFIG_NAME
     if outcome.recommended is None or not outcome.changed:
         if path.exists():
-            say(f"note: nothing to write; {path} was there before, and is not what this tuning found")
+            say(f"note: nothing to write; the existing {path} is not from this tuning")
         return None
     timeouts = {key: DEFAULTS[key] for key in TIMEOUTS}
     config = {**timeouts, **target.config, **config_of(outcome.recommended)}

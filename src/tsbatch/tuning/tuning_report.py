@@ -1,4 +1,4 @@
-"""The report of a tuning: the recommendation, the steps that led to it, and the Pareto front of what was seen."""
+"""The report of a tuning: the recommendation, the steps that led to it, and the Pareto front."""
 
 from __future__ import annotations
 
@@ -30,51 +30,51 @@ from tsbatch.tuning.recommendation import (
 from tsbatch.tuning.tuner import Outcome
 
 ANY: Final = Goal()
-"""What is told of a result when nobody says what was wanted."""
+"""The default goal of a report."""
 
 
 def report_of_tuning(outcome: Outcome, goal: Goal, about: Mapping[str, Any], seconds: float) -> Report:
-    """The report.
+    """Build the report.
 
     Args:
-        outcome: what was found.
-        goal: what was wanted.
+        outcome: the outcome.
+        goal: the goal.
         about: what was tuned and how, by name.
-        seconds: how long each run was.
+        seconds: duration of each run.
     """
     found, told, confirmed = seen(outcome.history, goal), expected(outcome), confirming(outcome)
     return Report(
         title=f"tsbatch tune: {about.get('model', '')}",
         headline=headline(outcome, goal),
         lead=[
-            f"Wanted: {goal}.",
-            *([f"The confirming runs alone: {render_figures(confirmed)}."] if confirmed else []),
+            f"Goal: {goal}.",
+            *([f"Confirming runs alone: {render_figures(confirmed)}."] if confirmed else []),
             *(f"Note: {note}." for note in advice(outcome, goal, seconds)),
         ],
         facts=[(WORDS[name][0], _with_interval(name, estimate)) for name, estimate in told.items()],
         sections=[
-            Section("What to set", _settings(outcome)),
+            Section("Recommended settings", _settings(outcome)),
             Section(
-                "Step by step",
+                "Steps",
                 [Table(title="Steps", columns=step_columns(goal), rows=step_rows(outcome, goal)), *_reasons(outcome)],
             ),
-            Section("Everything that was seen", [_front(found, goal)]),
-            Section("How it was measured", [pairs("Tuning", about)]),
+            Section("All measured settings", [_front(found, goal)]),
+            Section("Method", [pairs("Tuning", about)]),
         ],
     )
 
 
 def headline(outcome: Outcome, goal: Goal = ANY) -> str:
-    """The result in a sentence, with the figures that the goal is about."""
+    """Return the result in a sentence, with the figures that the goal is about."""
     found = conclusion(outcome)
     if found == "nothing to recommend":
-        return "No setting was found that keeps the limits; nothing is recommended"
+        return "No settings were found that meet the limits; nothing is recommended"
     if found == "nothing to gain":
-        return f"Nothing to gain: {outcome.recommended} stays as it is"
+        return f"Nothing to gain: keep {outcome.recommended}"
     if found != "changed":
-        return f"{_why_unfinished(outcome)}; {outcome.recommended} stays as it is"
+        return f"{_why_unfinished(outcome)}; keep {outcome.recommended}"
     told = [text for name in figures_of_headline(goal) if (text := _change(outcome, name))]
-    turns = "; factors are of pairs measured in turns" if "×" in "".join(told) else ""
+    turns = "; factors are from pairs of alternating runs" if "×" in "".join(told) else ""
     return f"{outcome.recommended}: {', '.join(told)}{turns}"
 
 
@@ -83,12 +83,12 @@ def _why_unfinished(outcome: Outcome) -> str:
     if conclusion(outcome) == "no runs left":
         return "Not finished: no runs are left"
     if untold := len(hidden_steps(steps)):
-        return f"Could not tell: noise hides {untold} of {len(steps)} steps"
-    return "Could not tell: no setting that was tried can be had"
+        return f"Inconclusive: noise hides the effect of {untold} of {len(steps)} steps"
+    return "Inconclusive: none of the settings that were tried works"
 
 
 def _change(outcome: Outcome, name: Aim) -> str:
-    """A figure before and after, and the factor of the pairs; empty when it is unknown."""
+    """Return a figure before and after, and the factor of the pairs; empty if unknown."""
     before = mean([run.figures for run in outcome.history.start]).of(name)
     after = mean(outcome.expected()).of(name)
     if math.isnan(before) or math.isnan(after):
@@ -99,36 +99,36 @@ def _change(outcome: Outcome, name: Aim) -> str:
 
 
 def step_columns(goal: Goal) -> list[str]:
-    """The headings of :func:`step_rows`."""
+    """Return the headings of :func:`step_rows`."""
     return ["step", "change", *map(label, figures_of_tables(goal)), "verdict"]
 
 
 def step_rows(outcome: Outcome, goal: Goal) -> list[list[Any]]:
-    """What there was, then one row for each step with the candidate's figures."""
+    """Return a row for the initial settings, then one per step with the candidate's figures."""
     start, names = outcome.history.start, figures_of_tables(goal)
     first = mean([run.figures for run in start])
-    rows: list[list[Any]] = [[0, str(start[0].settings), *(cell(first, name) for name in names), "what there is"]]
+    rows: list[list[Any]] = [[0, str(start[0].settings), *(cell(first, name) for name in names), "baseline"]]
     return rows + [_row(number, step, names) for number, step in enumerate(outcome.history.steps, 1)]
 
 
 def _row(number: int, step: Step, names: Sequence[Aim]) -> list[Any]:
     cells = [cell(mean(step.after()), name) if step.pairs else None for name in names]
-    return [number, step.change, *cells, step.judgement.verdict]
+    return [number, step.change, *cells, step.judgement.label]
 
 
 def _reasons(outcome: Outcome) -> list[Part]:
     return [
         Words(
-            title=f"Step {place}: {step.change}",
-            lines=[step.hypothesis.why, *step.hypothesis.evidence, f"{step.judgement.verdict}: {step.judgement.why}"],
+            title=f"Step {number}: {step.change}",
+            lines=[step.hypothesis.why, *step.hypothesis.evidence, f"{step.judgement.label}: {step.judgement.why}"],
         )
-        for place, step in enumerate(outcome.history.steps, 1)
+        for number, step in enumerate(outcome.history.steps, 1)
     ]
 
 
 def _settings(outcome: Outcome) -> list[Part]:
     if outcome.recommended is None:
-        return [Words(lines=["Nothing that was measured keeps the limits."])]
+        return [Words(lines=["No measured settings meet the limits."])]
     return [Words(title="In model-config.yaml", code=outcome.recommended.yaml())]
 
 
@@ -138,7 +138,7 @@ def _front(found: Sequence[Seen], goal: Goal) -> Figure:
     words, names = WORDS[up][0], figures_of_tables(goal)
     if up not in names:
         names = [*names, up]
-    note = f"No setting on the front is beaten in both {words} and P99 by another one that was measured."
+    note = f"No measured settings are better in both {words} and P99 than those on the front."
     return Figure(
         title=f"{words[0].upper()}{words[1:]} and P99 of each setting",
         note=note,
@@ -153,8 +153,8 @@ def _front(found: Sequence[Seen], goal: Goal) -> Figure:
             joined="on the front",
             mark=goal.p99,
         ),
-        legend=[(f"c{place}", name) for place, name in enumerate(groups)],
-        columns=["setting", "runs", *map(label, names), "failed", "front", "keeps the limits"],
+        legend=[(f"c{index}", name) for index, name in enumerate(groups)],
+        columns=["settings", "runs", *map(label, names), "failed", "front", "meets the limits"],
         rows=[
             [
                 str(one.settings),

@@ -43,7 +43,7 @@ def data(tmp_path):
         (["m.mar", "--data", "DATA", "--rate", "5", "--arrivals", "bursts"], "no such archive: m.mar"),
         (["m.mar", "--data", "DATA", "--offline"], "no such archive: m.mar"),
         (["m.mar", "--data", "DATA", "--rate", "5", "--objective", "throughput"], "the throughput is fixed"),
-        (["m.mar", "--data", "DATA", "--live"], "--live is for a model on a running server"),
+        (["m.mar", "--data", "DATA", "--live"], "--live needs a model on a running server"),
         (["m.mar", "--data", "DATA"], "no such archive: m.mar"),
         (["m.mar", "--data", "missing.jsonl"], "missing.jsonl"),
         (["embed", "--data", "DATA", "--name", "nobody"], "no server named 'nobody'"),

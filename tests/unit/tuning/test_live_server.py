@@ -210,12 +210,12 @@ def test_two_tunings_of_one_server_are_refused(server):
     for model in ("other", "embed"):
         rollback.save(server, replace(before, model=model))
         with (
-            pytest.raises(UsageError, match=f"a tuning of {model} runs already"),
+            pytest.raises(UsageError, match=f"a tuning of {model} is already running"),
             live_server(server, "embed", Bench()),
         ):
             pass
     rollback.save(server, replace(before, model="embed"))
-    with pytest.raises(UsageError, match="runs already"), live_server(server, "embed", Bench()):
+    with pytest.raises(UsageError, match="is already running"), live_server(server, "embed", Bench()):
         pass
 
 

@@ -71,7 +71,7 @@ def test_what_was_wrong_with_the_load_stays_with_the_observation(monkeypatch):
 
 def test_too_few_requests_for_a_p99_are_told(monkeypatch):
     assert measured(monkeypatch, requests(99)).doubts == {
-        "few": "a run had 99 requests, and a P99 needs 100: measure longer, or more load"
+        "few": "a run had 99 requests, and a P99 needs 100; use longer runs or a higher load"
     }
     assert measured(monkeypatch, requests(100)).doubts == {}
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from tests.unit.tuning.made_up import START, Listed, MadeUp, figures
 from tsbatch.tuning.objective import Goal
-from tsbatch.tuning.page import show, show_ranking
+from tsbatch.tuning.page import render, render_ranking
 from tsbatch.tuning.recommendation import Seen
 from tsbatch.tuning.tuner import Tuning
 
@@ -15,7 +15,7 @@ SMALLER = Goal(objective="memory", open_loop=True)
 def shown(capsys, **changes):
     system = MadeUp(memory=lambda settings: 1e8 * settings.workers, noise=0.01)
     outcome = Tuning(system=system, search=Listed(START), goal=SMALLER, start=TWO).run()
-    show(replace(outcome, **changes), SMALLER, 10)
+    render(replace(outcome, **changes), SMALLER, 10)
     return capsys.readouterr().out.splitlines()
 
 
@@ -40,9 +40,9 @@ def test_without_confirming_runs_there_is_no_column_for_them(capsys):
 
 def test_the_ranking_has_memory_where_it_is_wanted(capsys):
     ranked = [Seen(START, 0, figures(memory=3e8)), Seen(TWO, 0, figures(memory=None))]
-    show_ranking(ranked, SMALLER)
+    render_ranking(ranked, SMALLER)
     out = capsys.readouterr().out
     assert "memory MB" in out
     assert "300.0" in out
-    show_ranking(ranked, Goal())
+    render_ranking(ranked, Goal())
     assert "memory" not in capsys.readouterr().out

@@ -73,11 +73,11 @@ def test_runs_that_were_used_up_are_no_end_of_the_search():
     outcome = replace(tuned(rate=lambda _: 100.0), ended="no runs left")
     notes = advice(outcome, Goal(), 10)
     assert not any("nothing to gain" in note for note in notes)
-    assert any("the same command with a larger --budget goes on" in note for note in notes)
+    assert any("re-run the same command with a larger --budget" in note for note in notes)
 
 
 def test_settings_that_could_not_be_had_are_counted():
-    assert "1 of 2 settings that were tried could not be had; the steps say why" in advice(
+    assert "1 of the 2 settings that were tried did not work; the steps say why" in advice(
         tuned(refused=(TWO,)), Goal(), 10
     )
 
@@ -89,11 +89,13 @@ def test_memory_that_nobody_could_read_is_not_passed_over():
     assert said not in advice(tuned(goal=goal), goal, 10)
     assert said not in advice(tuned(**unknown), Goal(), 10)
     goal = Goal(objective="memory")
-    assert any("could not be read, so no setting can be said" in note for note in advice(tuned(**unknown), goal, 10))
+    assert any(
+        "could not be read, so memory use cannot be compared" in note for note in advice(tuned(**unknown), goal, 10)
+    )
 
 
 def test_gpu_memory_that_was_not_checked_is_told():
-    said = "--max-gpu-memory was not checked: the workers hold none, or nvidia-smi does not tell"
+    said = "--max-gpu-memory was not checked: the workers hold none, or nvidia-smi does not report it"
     goal = Goal(gpu_memory=0.8)
     assert said in advice(tuned(goal=goal), goal, 10)
     assert said not in advice(tuned(goal=goal, gpu_memory=lambda _: 0.2), goal, 10)
@@ -111,8 +113,8 @@ def test_what_makes_the_runs_doubtful_is_said_once_for_each_kind():
 
 def test_no_setting_that_keeps_the_limits_is_said():
     outcome = tuned(goal=Goal(p99=10))
-    assert any("no setting was found that keeps the limits" in note for note in advice(outcome, Goal(p99=10), 10))
-    assert headline(outcome).startswith("No setting was found")
+    assert any("no settings were found that meet the limits" in note for note in advice(outcome, Goal(p99=10), 10))
+    assert headline(outcome).startswith("No settings were found")
     assert to_json(outcome, Goal(p99=10), 10)["recommended"] is None
 
 
@@ -140,6 +142,6 @@ def test_the_report_is_a_page_with_steps_front_and_settings():
 
 
 def test_the_report_of_nothing_found_is_one_too():
-    assert "Nothing that was measured keeps the limits" in render(
+    assert "No measured settings meet the limits" in render(
         report_of_tuning(tuned(goal=Goal(p99=10)), Goal(p99=10), {}, 10)
     )

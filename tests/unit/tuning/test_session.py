@@ -19,7 +19,7 @@ from tsbatch.system import console
 from tsbatch.tuning.history import History
 from tsbatch.tuning.measurement import Bench, Workload
 from tsbatch.tuning.objective import Goal
-from tsbatch.tuning.page import Screen, show, show_ranking
+from tsbatch.tuning.page import Screen, render, render_ranking
 from tsbatch.tuning.ranking import Traffic
 from tsbatch.tuning.search_space import ModelSettings
 from tsbatch.tuning.session import (
@@ -87,9 +87,9 @@ def test_the_screen_says_how_long_it_may_take_and_the_best_so_far(done):
 
 def test_the_result_is_shown(done, capsys):
     outcome = done[2]
-    show(outcome, Goal(), 10)
+    render(outcome, Goal(), 10)
     out = capsys.readouterr().out
-    assert "what there is" in out
+    assert "baseline" in out
     assert "# model-config.yaml" in out
     assert f"batchSize: {outcome.recommended.batch_size}" in out
 
@@ -171,7 +171,7 @@ def test_nothing_is_written_when_nothing_changes(tmp_path, capsys):
     assert capsys.readouterr().err == ""
     (tmp_path / "model-config.yaml").write_text("batchSize: 3\n")
     assert write_config(target, outcome, tmp_path) is None
-    assert "model-config.yaml was there before, and is not what this tuning found" in capsys.readouterr().err
+    assert "model-config.yaml is not from this tuning" in capsys.readouterr().err
     assert (tmp_path / "model-config.yaml").read_text() == "batchSize: 3\n"
 
 
@@ -194,12 +194,12 @@ def test_offline_ranks_every_setting_and_measures_none_but_what_is_there(tmp_pat
     assert ranked[0].figures.throughput > 1.5 * ranked[-1].figures.throughput
     kept = [one.keeps for one in ranked]
     assert kept == sorted(kept, reverse=True)
-    show_ranking(ranked[:3])
+    render_ranking(ranked[:3])
     assert "requests/s" in capsys.readouterr().out
 
 
 def test_offline_needs_answers_that_tell_handler_times(tmp_path):
-    with pytest.raises(UsageError, match="tell no handler times"):
+    with pytest.raises(UsageError, match="have no handler times"):
         rank(config(tmp_path), TuningTarget(MadeUp(), START))
 
 
@@ -219,7 +219,7 @@ def test_the_sampler_is_taken_when_asked_for(tmp_path):
 
 @pytest.mark.parametrize("live", [True, False])
 def test_an_archive_must_be_there_and_is_never_live(live, tmp_path):
-    says = "--live is for a model on a running server" if live else "no such archive"
+    says = "--live needs a model on a running server" if live else "no such archive"
     with pytest.raises(UsageError, match=says), open_target(config(tmp_path, model="m.mar", live=live), screen()[0]):
         pass
 
@@ -227,10 +227,10 @@ def test_an_archive_must_be_there_and_is_never_live(live, tmp_path):
 def test_how_a_run_goes_is_shown_on_terminals_only(monkeypatch):
     watched, said = screen()
     watched.run(Progress(1.0, True, 10, 0, 10.0, 5.0, 9.0, None, None))
-    watched.told("loading")
+    watched.message("loading")
     assert said == []
     monkeypatch.setattr(console, "console", type("Terminal", (), {"is_terminal": True})())
     watched.run(Progress(1.0, True, 10, 0, 10.0, 5.0, 9.0, None, None))
-    watched.told("loading")
+    watched.message("loading")
     assert said[0].endswith("10 requests/s, P50 5.0 ms, P99 9.0 ms")
     assert said[1] == "loading"

@@ -66,7 +66,7 @@ def test_a_limit_that_is_surely_broken_ends_the_step_at_once():
 def test_failures_count_as_they_are():
     judgement, final = judge(history(100, 101, 99, 100), Goal(), [(figures(100), figures(500, failed=0.2))])
     assert (judgement.verdict, final) == ("breaks a limit", True)
-    assert "failed 20 % is over the limit of 1 %" in judgement.why
+    assert "failed 20 % exceeds the limit of 1 %" in judgement.why
 
 
 def candidates():

@@ -60,7 +60,7 @@ def test_a_gain_that_a_gpu_has_no_room_for_is_none():
     )
     outcome = tuned(system, THREE, TWO, goal=Goal())
     assert [step.judgement.verdict for step in outcome.history.steps] == ["breaks a limit", "kept"]
-    assert outcome.history.steps[0].judgement.why == "GPU memory 96 % is over the limit of 90 %"
+    assert outcome.history.steps[0].judgement.why == "GPU memory 96 % exceeds the limit of 90 %"
     assert outcome.recommended == TWO
 
 
@@ -82,7 +82,7 @@ def test_a_setting_that_only_may_break_a_limit_is_not_kept_either():
     system = MadeUp(rate=by_workers(w1=100, w2=500), p99=by_workers(w1=50, w2=79), noise=0.03)
     outcome = tuned(system, TWO, goal=Goal(p99=80))
     assert outcome.history.steps[0].judgement.verdict == "breaks a limit"
-    assert "too near to the limit" in outcome.history.steps[0].judgement.why
+    assert "too close to the limit" in outcome.history.steps[0].judgement.why
 
 
 def test_when_a_limit_is_broken_at_first_that_is_what_gets_better():
@@ -158,7 +158,7 @@ def test_what_comes_just_within_a_limit_that_was_broken_is_not_recommended():
     outcome = tuned(system, TWO, goal=Goal(p99=80))
     [step] = outcome.history.steps
     assert step.judgement.verdict == "breaks a limit"
-    assert step.judgement.why == "kept at first; P99 78.1 ms is too near to the limit of 80 ms to be sure of it"
+    assert step.judgement.why == "kept at first; P99 78.1 ms is too close to the limit of 80 ms to be certain"
     assert outcome.recommended is None
 
 
@@ -180,7 +180,7 @@ def test_what_no_run_was_left_to_confirm_is_not_told_as_noise():
     assert verdicts == ["not confirmed", "breaks a limit", "breaks a limit"]
     assert outcome.recommended == START
     assert conclusion(outcome) == "no runs left"
-    assert any("a larger --budget goes on" in note for note in advice(outcome, Goal(p99=80), 10))
+    assert any("a larger --budget to continue" in note for note in advice(outcome, Goal(p99=80), 10))
 
 
 def test_a_step_that_is_taken_back_is_told_again_under_its_own_number(tmp_path):

@@ -30,16 +30,16 @@ def smaller():
 @pytest.mark.parametrize(
     "outcome, said",
     [
-        (unchanged("no gain"), f"Nothing to gain: {START} stays as it is"),
+        (unchanged("no gain"), f"Nothing to gain: keep {START}"),
         (
             unchanged("no gain", "cannot tell", "cannot tell"),
-            f"Could not tell: noise hides 2 of 3 steps; {START} stays as it is",
+            f"Inconclusive: noise hides the effect of 2 of 3 steps; keep {START}",
         ),
         (
             unchanged("failed", "failed"),
-            f"Could not tell: no setting that was tried can be had; {START} stays as it is",
+            f"Inconclusive: none of the settings that were tried works; keep {START}",
         ),
-        (unchanged("no gain", ended="no runs left"), f"Not finished: no runs are left; {START} stays as it is"),
+        (unchanged("no gain", ended="no runs left"), f"Not finished: no runs are left; keep {START}"),
     ],
 )
 def test_why_nothing_changes(outcome, said):
@@ -54,7 +54,7 @@ def test_what_was_gained_is_said_by_the_pairs_too():
     runs = [*start, *(one for pair in pairs for one in pair)]
     outcome = Outcome(History(start=start, steps=[gained], runs=runs), TWO)
     assert headline(outcome, Goal()) == (
-        f"{TWO}: requests/s 100 → 100 (×2), P99 50 ms → 50 ms (×0.5); factors are of pairs measured in turns"
+        f"{TWO}: requests/s 100 → 100 (×2), P99 50 ms → 50 ms (×0.5); factors are from pairs of alternating runs"
     )
 
 
@@ -65,7 +65,7 @@ def test_memory_is_told_where_it_is_wanted():
     assert list(step_columns(SMALLER)) == ["step", "change", "requests/s", "P50 ms", "P99 ms", "memory MB", "verdict"]
     assert [row[5] for row in step_rows(outcome, SMALLER)] == [200.0, 100.0]
     page = render(report_of_tuning(outcome, SMALLER, {"model": "m"}, 10))
-    for words in ("Memory and P99 of each setting", "beaten in both memory and P99", "memory MB", "100 MB"):
+    for words in ("Memory and P99 of each setting", "better in both memory and P99", "memory MB", "100 MB"):
         assert words in page, words
 
 
@@ -81,4 +81,4 @@ def test_a_step_that_was_not_measured_has_a_row_as_long_as_the_others():
 def test_the_report_tells_the_confirming_runs_alone():
     outcome = smaller()
     assert outcome.confirmed
-    assert "The confirming runs alone: requests/s " in render(report_of_tuning(outcome, SMALLER, {}, 10))
+    assert "Confirming runs alone: requests/s " in render(report_of_tuning(outcome, SMALLER, {}, 10))
