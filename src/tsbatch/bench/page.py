@@ -75,20 +75,21 @@ def show_step(step: Mapping[str, Any], runs: Sequence[Run]) -> None:
 
 def show_steps(steps: Sequence[Mapping[str, Any]]) -> None:
     """Print one line for each step."""
-    rows = [
-        [
-            "trace" if step["step"] is None else f"{step['step']:g}",
-            number(step["rate"]["value"]),
-            number(step["items_rate"]["value"]),
-            number(step["goodput"]["rate"]["value"]) if step["goodput"] else None,
-            *(number(step["latency"].get(name, {}).get("value")) for name in ("p50", "p90", "p99", "max")),
-            step["batch"]["mean"] if step["batch"] else None,
-            step["failed"],
-        ]
+    latencies = {"P50 ms": "p50", "P90 ms": "p90", "P99 ms": "p99", "max ms": "max"}
+    records = [
+        {
+            "step": "trace" if step["step"] is None else f"{step['step']:g}",
+            "requests/s": number(step["rate"]["value"]),
+            "items/s": number(step["items_rate"]["value"]),
+            "goodput/s": number(step["goodput"]["rate"]["value"]) if step["goodput"] else None,
+            **{name: number(step["latency"].get(key, {}).get("value")) for name, key in latencies.items()},
+            "batch": step["batch"]["mean"] if step["batch"] else None,
+            "failed": step["failed"],
+        }
         for step in steps
     ]
-    columns = ["step", "requests/s", "items/s", "goodput/s", "P50 ms", "P90 ms", "P99 ms", "max ms", "batch", "failed"]
-    console.table(columns, rows)
+    table = Table.of("", records)
+    console.table(table.columns, table.rows)
 
 
 def show_parts(parts: Mapping[str, Mapping[str, float]]) -> None:

@@ -31,6 +31,11 @@ class Table:
     note: str = ""
     folded: bool = False
 
+    @classmethod
+    def of(cls, title: str, records: Sequence[Mapping[str, object]], note: str = "") -> Table:
+        """Make a table of records with the same keys, which become the columns."""
+        return cls(title=title, columns=[*records[0]], rows=[[*one.values()] for one in records], note=note)
+
 
 def number(value: float | None) -> str | None:
     """Return a number with about three significant digits."""
@@ -87,29 +92,30 @@ def rates_and_latencies(result: BenchResult) -> Table:
 def batch_sizes(batch: Mapping[str, Any]) -> Table:
     """Number of requests and batches by batch size."""
     total = sum(size["batches"] for size in batch["sizes"])
-    rows = [
-        [size["size"], size["requests"], round(size["batches"]), f"{size['batches'] / total:.1%}"]
+    records = [
+        {**size, "batches": round(size["batches"]), "share": f"{size['batches'] / total:.1%}"}
         for size in batch["sizes"]
     ]
-    return Table(title="Batch sizes", columns=["size", "requests", "batches", "share"], rows=rows)
+    return Table.of("Batch sizes", records)
 
 
 def processes(runs: Sequence[Run]) -> Table | None:
     """Resource usage of the server's processes; None if none was watched."""
     watched = [(index, one) for index, run in enumerate(runs, 1) for one in run.workers]
-    if not watched:
-        return None
-    columns: dict[str, Sequence[object]] = {
-        **({"run": [index for index, _ in watched]} if len(runs) > 1 else {}),
-        **{name: [one[key] for _, one in watched] for name, key in (("process", "name"), ("pid", "pid"))},
-        "cores": [one["cpu"] for _, one in watched],
-        "memory MB": [_megabytes(one["memory_rss"]) for _, one in watched],
-        "private MB": [_megabytes(one["memory_private"]) for _, one in watched],
-    }
     on_gpus = [sum(one.get("memory_gpus", {}).values()) for _, one in watched]
-    if any(on_gpus):
-        columns["GPU MB"] = [_megabytes(memory) for memory in on_gpus]
-    return Table(title="Processes of the server", columns=[*columns], rows=list(zip(*columns.values(), strict=True)))
+    records = [
+        {
+            **({"run": index} if len(runs) > 1 else {}),
+            "process": one["name"],
+            "pid": one["pid"],
+            "cores": one["cpu"],
+            "memory MB": _megabytes(one["memory_rss"]),
+            "private MB": _megabytes(one["memory_private"]),
+            **({"GPU MB": _megabytes(gpu_memory)} if any(on_gpus) else {}),
+        }
+        for (index, one), gpu_memory in zip(watched, on_gpus, strict=True)
+    ]
+    return Table.of("Processes of the server", records) if records else None
 
 
 def _megabytes(size: int | None) -> int | None:

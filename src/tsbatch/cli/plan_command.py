@@ -118,7 +118,7 @@ def _limits(services: list[ServiceTime], workers: int | None, batch_size: int | 
 
 def _show(plans: list[Plan], *, html: Path | None, as_json: bool) -> None:
     from tsbatch.report.html_page import save
-    from tsbatch.report.plan_report import headline, others, plan_columns, plan_rows, report_of_plans
+    from tsbatch.report.plan_report import headline, plan_table, report_of_plans, settings_table
     from tsbatch.simulation.capacity_plan import SCHEMA
     from tsbatch.system import console
 
@@ -130,8 +130,8 @@ def _show(plans: list[Plan], *, html: Path | None, as_json: bool) -> None:
     last = plans[-1]
     for plan in plans:
         console.out.print(headline(plan), markup=False, soft_wrap=True)
-    console.table(plan_columns(plans), plan_rows(plans))
-    settings = others(last)
+    table, settings = plan_table(plans), settings_table(last)
+    console.table(table.columns, table.rows)
     console.out.print()
     console.table(settings.columns, settings.rows, title=f"{settings.title}, for {last.rate:g} requests/s")
     rows = [

@@ -12,8 +12,6 @@ from tsbatch.report.charts import line_figure
 from tsbatch.report.document import Figure, Report, Section, Words
 from tsbatch.simulation.capacity_plan import Plan, Point
 
-COLUMNS = ("workers", "batchSize", "maxBatchDelay", "jobQueueSize")
-
 
 def report_of_plans(plans: Sequence[Plan]) -> Report:
     """Return the report of plans for one or several rates, with the curves of the last."""
@@ -29,9 +27,9 @@ def report_of_plans(plans: Sequence[Plan]) -> Report:
             *([("cost", number(last.machines * last.price) or "")] if last.price is not None else []),
         ],
         sections=[
-            Section("Plans", [Table(title="What each load needs", columns=plan_columns(plans), rows=plan_rows(plans))]),
+            Section("Plans", [plan_table(plans)]),
             Section("Around this rate", curves(last)),
-            Section("Settings", [others(last)]),
+            Section("Settings", [settings_table(last)]),
             Section(
                 "Basis of the plan",
                 [
@@ -55,49 +53,31 @@ def headline(plan: Plan) -> str:
     )
 
 
-def plan_columns(plans: Sequence[Plan]) -> list[str]:
-    """Column headings of :func:`plan_rows`."""
-    cost = ["cost"] if plans[0].price is not None else []
-    return [
-        "requests/s",
-        f"{plans[0].unit}s",
-        *cost,
-        *COLUMNS[:3],
-        "P50 ms",
-        "P99 ms",
-        "margin %",
-        "P99 with one down",
-        "refused %",
-    ]
-
-
-def plan_rows(plans: Sequence[Plan]) -> list[list[Any]]:
-    """Return one row for each plan."""
-    return [
-        [
-            round(plan.rate, 1),
-            plan.machines,
-            *([] if plan.price is None else [round(plan.machines * plan.price, 2)]),
-            *list(plan.chosen.settings.to_json().values())[:3],
-            round(plan.point.p50, 1),
-            round(plan.point.p99, 1),
-            round(100 * plan.margin, 1),
-            None if plan.down is None else round(plan.down.p99, 1),
-            None if plan.down is None else round(100 * plan.down.refused, 2),
-        ]
+def plan_table(plans: Sequence[Plan]) -> Table:
+    """One row for each plan."""
+    records = [
+        {
+            "requests/s": round(plan.rate, 1),
+            f"{plan.unit}s": plan.machines,
+            **({} if plan.price is None else {"cost": round(plan.machines * plan.price, 2)}),
+            **{name: value for name, value in plan.chosen.settings.to_json().items() if name != "jobQueueSize"},
+            "P50 ms": round(plan.point.p50, 1),
+            "P99 ms": round(plan.point.p99, 1),
+            "margin %": round(100 * plan.margin, 1),
+            "P99 with one down": None if plan.down is None else round(plan.down.p99, 1),
+            "refused %": None if plan.down is None else round(100 * plan.down.refused, 2),
+        }
         for plan in plans
     ]
+    return Table.of("What each load needs", records)
 
 
-def others(plan: Plan) -> Table:
+def settings_table(plan: Plan) -> Table:
     """The chosen and the next best settings."""
-    rows = [[*one.settings.to_json().values(), round(one.rate, 1)] for one in (plan.chosen, *plan.others)]
-    return Table(
-        title="Best settings",
-        columns=[*COLUMNS, f"requests/s of a {plan.unit}"],
-        rows=rows,
-        note=f"The plan uses the first row. The rate is the highest at which a {plan.unit} meets the goal.",
-    )
+    column = f"requests/s of a {plan.unit}"
+    records = [{**one.settings.to_json(), column: round(one.rate, 1)} for one in (plan.chosen, *plan.others)]
+    note = f"The plan uses the first row. The rate is the highest at which a {plan.unit} meets the goal."
+    return Table.of("Best settings", records, note)
 
 
 def curves(plan: Plan) -> list[Figure]:

@@ -11,8 +11,8 @@ from tsbatch.bench.result_tables import processes
 def test_what_the_processes_used_is_told_run_by_run():
     table = processes([make_run(), make_run(turn=1)])
     assert table.columns == ["run", "process", "pid", "cores", "memory MB", "private MB"]
-    assert table.rows[0] == (1, "worker 9000", 12, 0.97, 512, 200)
-    assert table.rows[3] == (2, "server", 12, 0.97, 512, None)
+    assert table.rows[0] == [1, "worker 9000", 12, 0.97, 512, 200]
+    assert table.rows[3] == [2, "server", 12, 0.97, 512, None]
     assert processes([make_run(told=False)]) is None
 
 
