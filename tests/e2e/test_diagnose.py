@@ -54,7 +54,7 @@ def test_a_running_server_is_diagnosed_from_its_log(server, capsys):
     assert parts["handler"]["p50"] == pytest.approx(timing.BATCH, abs=15)
 
 
-def test_lonely_requests_pay_the_delay_and_are_told_to_lower_it(server, capsys, tmp_path):
+def test_single_requests_pay_the_delay_and_the_advice_is_to_lower_it(server, capsys, tmp_path):
     text = (server.log_dir / "ts_log.log").read_bytes()
     # After the first loads: the requests that came alone.
     lines = text.splitlines(keepends=True)

@@ -70,7 +70,7 @@ def test_a_single_run_cannot_tell(random):
     assert found.changes[0].ratio == pytest.approx(0.5, rel=0.3)
 
 
-def test_what_could_have_been_seen_is_told(random):
+def test_detectable_changes_are_reported(random):
     found = compare(*pair(random, 12))
     for change in found.changes:
         assert 1.03 < change.visible < 1.3

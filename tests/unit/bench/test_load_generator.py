@@ -114,7 +114,7 @@ def test_latency_counts_from_when_a_request_was_due():
     assert np.median(outcome.samples.latency / expected) < 1.6, "a busy machine adds some"
 
 
-def test_few_connections_make_requests_wait_and_that_is_told():
+def test_waiting_for_a_connection_is_reported():
     outcome = loaded(answering(seconds=0.05), arrivals=Arrivals("uniform", 100.0), seconds=0.3, connections=2)
     assert outcome.generator["connections"] == 2
     assert outcome.generator["waited_for_connection"] > 10
@@ -128,7 +128,7 @@ def test_a_trace_is_followed_to_its_end():
     assert 0.2 <= outcome.seconds < 0.4
 
 
-def test_failures_are_told_by_status_and_reason_and_reconnects_are_counted():
+def test_failures_are_reported_by_status_and_reason_and_reconnects_are_counted():
     busy = b'HTTP/1.1 503 Busy\r\nConnection: close\r\nContent-Length: 19\r\n\r\n{"message": "full"}'
     count = 0
 
@@ -220,7 +220,7 @@ def test_a_header_is_stronger_than_the_token():
     ]
 
 
-def test_how_it_goes_is_told():
+def test_progress_is_reported():
     told = []
     loaded(answering(seconds=0.01), told.append, clients=2, seconds=1.3, warm_up=0.2)
     assert 1 <= len(told) <= 3

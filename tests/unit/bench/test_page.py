@@ -25,7 +25,7 @@ def summed(result):
     return replace(result, summary=[combine(step, runs) for step, runs in result.steps().items()])
 
 
-def test_one_step_tells_everything(capsys):
+def test_one_step_has_all_figures(capsys):
     worker = {"name": "worker 9000", "pid": 77, "cpu": 0.5, "memory_rss": 250_000_000, "memory_private": None}
     generator = {"cpu": 0.95, "connections": 8, "reconnects": 2, "resent": 1}
     show(summed(result_of([whole(8.0, workers=[worker], generator=generator, padding_waste=0.25)])))

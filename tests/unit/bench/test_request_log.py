@@ -20,7 +20,7 @@ def answer(at, status=200, body=b"", reason="", timing=b""):
     return Answer(at, status, head, body, reason)
 
 
-def test_our_own_timings_are_read():
+def test_timings_of_tsbatch_are_read():
     told = dict(zip((*PARTS, "batch", "capacity"), read_server_timing(TIMING), strict=True))
     assert told == {
         "queue": 41.21,
@@ -37,7 +37,7 @@ def test_our_own_timings_are_read():
 
 
 @pytest.mark.parametrize("value", [b"", b"miss, cache;desc=hit, db;dur=53", b"queue;dur=1.2.3"])
-def test_other_peoples_timings_tell_nothing(value):
+def test_foreign_timings_are_ignored(value):
     assert read_server_timing(value) is NO_TIMING
 
 

@@ -16,13 +16,13 @@ def samples():
     return Samples(sent=[1.5, 2.5, 3.5], latency=[10, 20.00049, 30], status=[200, 503, 0], queue=[1, math.nan, 3])
 
 
-def test_a_column_nobody_gave_is_unknown(samples):
+def test_a_missing_column_is_unknown(samples):
     assert len(samples) == 3
     assert np.isnan(samples.handler).all()
     assert [name for name, _ in samples.columns()] == ["sent", "latency", "status", "queue"]
 
 
-def test_a_column_nobody_gave_takes_no_memory(samples):
+def test_a_missing_column_takes_no_memory(samples):
     kept = samples.where(samples.ok)
     assert (samples.handler.base.size, kept.handler.base.size) == (1, 1)
     assert np.isnan(kept.handler).all()

@@ -66,7 +66,7 @@ def test_what_a_process_holds_of_gpus_is_seen(busy, tmp_path, monkeypatch):
     assert monitor.end()[0]["memory_gpus"] == {"GPU-a": 3000 << 20}
 
 
-def test_a_process_that_ends_is_told(busy):
+def test_a_process_that_ends_is_reported(busy):
     monitor = ResourceMonitor({"worker": busy.pid})
     monitor.begin()
     busy.kill()
@@ -107,12 +107,12 @@ def progress(**changes):
     return replace(known, **changes)
 
 
-def test_how_a_load_goes_in_words():
+def test_progress_in_words():
     assert describe(progress()) == "10 requests/s, P50 1.0 ms, P99 2.0 ms, batch 3.0/8"
     assert describe(progress(warm=False, p50=None, batch=None, failed=2)) == "warming up, 10 requests/s, 2 failed"
 
 
-def test_in_a_log_there_is_a_line_now_and_then(capsys):
+def test_outside_a_terminal_progress_is_a_line_now_and_then(capsys):
     with progress_view(10.0) as show:
         for title in ("one", "two"):
             for seconds in range(5):

@@ -93,7 +93,7 @@ def test_independent_intervals_are_those_of_scipys_bootstrap():
         assert ours[name].high == pytest.approx(theirs.high, abs=0.25 * width)
 
 
-def test_what_cannot_be_told_has_no_interval():
+def test_unknown_intervals_are_none():
     values = np.random.default_rng(5).lognormal(3, 0.5, 500)
     figures = distribution(values).figures
     assert figures["p95"].low is not None

@@ -27,7 +27,7 @@ def test_idle_workers_need_nothing():
     assert found(lonely(gap=500, delay=0, handler=20)) == (Regime.IDLE, None)
 
 
-def test_a_delay_that_nobody_notices_is_left_alone():
+def test_an_unnoticeable_delay_is_not_changed():
     assert found(lonely(gap=500, delay=4, handler=200)) == (Regime.IDLE, None)
 
 
@@ -165,7 +165,7 @@ def test_a_change_says_how_to_make_it(change, yaml, command):
     assert (change.yaml(), change.command("m")) == (yaml, command)
 
 
-def test_neighbours_bursts_and_other_failures_are_told():
+def test_pitfalls_of_neighbours_bursts_and_other_failures():
     base = Evidence(
         requests=100, seconds=10, rate=10, failed=0.2, refused=0, queue=60, assembly=0, handler=40, outside=0,
         latency=100, workers=1, busy=0.2, in_flight=3, batch=8,

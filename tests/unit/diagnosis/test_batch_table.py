@@ -21,7 +21,7 @@ def test_batches_are_put_together_again():
     assert table.worker.tolist() == [0, 1]
 
 
-def test_batches_that_look_alike_are_told_apart_by_their_hand_over():
+def test_similar_batches_are_distinguished_by_their_hand_over():
     traffic = Traffic()
     for at in (0, 50, 100):
         traffic.batch([at], begun=at, left=at + 1, handler=40)
@@ -46,7 +46,7 @@ def test_how_many_are_in_the_handler_at_once():
     assert batches_of(Samples([], [], [])).at_once == 0
 
 
-def test_each_request_is_told_its_batch_also_where_batches_took_exactly_as_long():
+def test_each_request_finds_its_batch_among_batches_of_equal_handler_time():
     traffic = Traffic()
     for at in (0, 50, 100):
         traffic.batch([at, at], begun=at, left=at + 1, handler=40)

@@ -66,7 +66,7 @@ def test_runs_follow_each_other_without_a_gap():
     assert joined.sent.max() - joined.sent.min() == pytest.approx(1.9, abs=0.02)
 
 
-def test_results_that_tell_nothing(tmp_path):
+def test_results_without_information(tmp_path):
     with pytest.raises(UsageError, match="no run in it"):
         from_result(save(tmp_path / "r.json", []))
     (tmp_path / "x.json").write_text('{"schema": 1}')

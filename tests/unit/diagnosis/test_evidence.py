@@ -38,7 +38,7 @@ def test_a_sample_and_its_share():
     assert (half.rate, half.busy, half.in_flight) == pytest.approx((whole.rate, whole.busy, whole.in_flight))
 
 
-def test_who_meets_nobody():
+def test_requests_that_meet_no_other():
     assert evidence_of(lonely(gap=0, delay=0, handler=20), Known()).alone == 1
     assert evidence_of(queueing(clients=4, size=1, handler=20), Known()).alone < 0.05
 

@@ -83,7 +83,7 @@ def test_while_another_worker_fills_its_batch_requests_queue():
     assert [waits(batch) for batch in batches] == [{"a": (0, 30)}, {"b": (20, 20)}]
 
 
-def test_another_model_or_version_holds_nobody_up():
+def test_another_model_or_version_does_not_delay_a_batch():
     for other in ("n_1.0", "m_2.0"):
         batches = read(
             flushing(130, worker=9000, model=other),
@@ -131,7 +131,7 @@ def test_handler_time_is_preferred_and_another_batchs_is_not_taken():
     assert math.isnan(both[1].handler)
 
 
-def test_a_handler_time_that_is_told_when_the_next_batch_is_on_its_way():
+def test_a_handler_time_logged_during_the_next_batch():
     batches = read(
         flushing(0),
         answered(10, "a", 1, 10),
@@ -150,7 +150,7 @@ def test_a_handler_time_that_is_told_when_the_next_batch_is_on_its_way():
     assert sorted(job.id for batch in batches for job in batch.jobs) == ["a", "b", "c", "d"]
 
 
-def test_a_handler_time_that_is_never_told_holds_nothing_up():
+def test_a_missing_handler_time_does_not_block_later_batches():
     reader = BatchReader()
     lines = [[*flushing(20 * number), *answered(20 * number + 9, str(number), 1, 9)] for number in range(20)]
     found = [one for group in lines for one in reader.feed(as_bytes(group))]

@@ -157,7 +157,7 @@ def test_the_file_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "r.html"]
 
 
-def test_a_place_that_cannot_be_is_told_before_the_work(tmp_path):
+def test_an_impossible_path_is_reported_before_the_work(tmp_path):
     check_path(tmp_path / "r.html")
     for bad in (tmp_path, tmp_path / "no" / "r.html"):
         with pytest.raises(UsageError, match="--html"):

@@ -92,7 +92,7 @@ def test_the_split_at_a_percentile_is_that_of_the_requests_around_it():
     assert "At P99.9 the queue wait is 96%" in latency_split(samples).note
 
 
-def test_percentiles_beyond_which_nobody_is_are_left_out():
+def test_percentiles_without_requests_beyond_them_are_omitted():
     assert [name for name, _ in bars_of({"a": np.ones(1)}, np.ones(1))] == ["mean"]
     assert [name for name, _ in bars_of({"a": np.ones(20)}, np.ones(20))] == ["mean", "P50", "P90", "P95"]
 

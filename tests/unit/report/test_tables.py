@@ -8,7 +8,7 @@ from tests.unit.report.results import make_run
 from tsbatch.bench.result_tables import processes
 
 
-def test_what_the_processes_used_is_told_run_by_run():
+def test_resource_usage_is_listed_by_run():
     table = processes([make_run(), make_run(turn=1)])
     assert table.columns == ["run", "process", "pid", "cores", "memory MB", "private MB"]
     assert table.rows[0] == [1, "worker 9000", 12, 0.97, 512, 200]
@@ -16,7 +16,7 @@ def test_what_the_processes_used_is_told_run_by_run():
     assert processes([make_run(told=False)]) is None
 
 
-def test_gpus_are_told_where_a_worker_holds_some():
+def test_gpu_memory_is_listed_if_any_is_used():
     run = make_run()
     worker, server = run.workers
     on_gpus = replace(run, workers=[{**worker, "memory_gpus": {"a": 2_000_000_000, "b": 1_000_000}}, server])
