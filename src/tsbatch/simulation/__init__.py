@@ -1,1 +1,1 @@
-"""TorchServe's batching without a TorchServe: a simulator of it, and what is planned with it."""
+"""Simulate TorchServe's batching, and plan capacity with the simulator."""

@@ -1,1 +1,1 @@
-"""Tuning: one knob at a time, measured beside what is there, kept only when it helped."""
+"""Tune the settings of a model: change one at a time, and keep a change only if it helps."""

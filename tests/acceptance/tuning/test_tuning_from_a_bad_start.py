@@ -17,7 +17,7 @@ def test_twenty_clients_on_the_embedding_model(batch_size, delay, tmp_path, caps
     for number, line in enumerate(steps_text(told)):
         record_property(f"batch_{batch_size}_step_{number}", line)
     record_property(f"batch_{batch_size}_recommended", f"{told['recommended']} after {told['runs']} runs")
-    assert all(len(step["change"].split(",")) == 1 for step in told["steps"]), "one knob a step"
+    assert all(len(step["change"].split(",")) == 1 for step in told["steps"]), "one setting a step"
     assert all(step["why"] and step["evidence"] for step in told["steps"])
     assert told["changed"], "so bad a start can be made better"
     before = told["seen"][0]["figures"]

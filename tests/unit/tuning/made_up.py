@@ -39,7 +39,7 @@ def step(candidate, verdict="no gain", baseline=START, setting="workers"):
 
 @dataclass
 class MadeUp:
-    """A system whose rate is ``rate(knobs)`` and whose P99 is ``p99(knobs)``, each run by a factor off.
+    """A system whose rate is ``rate(settings)`` and whose P99 is ``p99(settings)``, each run by a factor off.
 
     Attributes:
         rate, p99, memory, gpu_memory: the truth; memory has no noise.

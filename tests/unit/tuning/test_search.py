@@ -29,7 +29,7 @@ class TestWithoutEvidence:
         runs = [observation(), *(after for one in steps for _, after in one.pairs)]
         return History(start=[observation()], steps=list(steps), runs=runs)
 
-    def test_the_knobs_are_turned_in_their_order(self):
+    def test_the_settings_are_changed_in_their_order(self):
         proposed = careful().propose(self.history())
         assert proposed.setting == "maxBatchDelay"
         assert proposed.settings == START.with_value("maxBatchDelay", 10)
@@ -62,7 +62,7 @@ def test_the_diagnosis_speaks_first_and_says_why(first_runs):
     assert proposed.predicted.throughput > first_runs.start[0].figures.throughput
 
 
-def test_it_speaks_first_even_where_another_knob_promises_more(first_runs):
+def test_it_speaks_first_even_where_another_setting_promises_more(first_runs):
     space = Space(workers=(1,), batch_sizes=(16, 32), delays=(90, 100))
     proposed = CoordinateSearch(Goal(), space, Traffic(clients=20)).propose(first_runs)
     assert proposed.settings == ModelSettings(1, 32, 90)
@@ -128,7 +128,7 @@ def test_near_the_best_of_the_grid_with_a_quarter_of_its_measurements(curve):
     "curve, prepares",
     [("mostly fixed, 40 + 1·n", ModelSettings(3, 8, 5)), ("mostly each, 2 + 12·n", None), ("a knee at 8", None)],
 )
-def test_two_knobs_go_first_when_they_promise_more_than_twice_as_much_as_one(curve, prepares):
+def test_two_settings_go_first_when_they_promise_more_than_twice_as_much_as_one(curve, prepares):
     """Of 20 clients each of three workers has seven: batches of 8 are worth a wait, for which 32 would be too large."""
     server = SimulatedServer(CURVES[curve], Traffic(clients=20), noise=0.0, requests=2000)
     runs = [server.measure(ModelSettings(3, 32, 1))]

@@ -5,7 +5,7 @@ from tsbatch.tuning.search_space import ModelSettings, Space, space_around
 START = ModelSettings(workers=2, batch_size=8, delay=30)
 
 
-def test_one_knob_is_turned_and_the_others_stay():
+def test_one_setting_changes_and_the_others_stay():
     turned = START.with_value("batchSize", 16)
     assert turned == ModelSettings(2, 16, 30)
     assert START.differences(turned) == ["batchSize"]
