@@ -111,7 +111,7 @@ def report(figures: Mapping[str, Any]) -> str:
         ]
         for one in figures["runs"]
     ]
-    head = ["replicas", "requests/s", "of linear", "`plan` says at most", "P50 / P99 ms"]
+    head = ["replicas", "requests/s", "share of linear scaling", "maximum predicted by `plan`", "P50 / P99 ms"]
     return "\n\n".join([text, targets(wanted_of(figures)), table(head, rows)])
 
 
@@ -119,7 +119,11 @@ def wanted_of(figures: Mapping[str, Any]) -> list[Target]:
     """List the targets of the acceptance check."""
     first = figures["runs"][0]["rate"]
     return [
-        Target(f"{one['replicas']} replicas, of linear", LINEAR, Spread.of([one["rate"] / first / one["replicas"]]))
+        Target(
+            f"{one['replicas']} replicas, relative to linear scaling",
+            LINEAR,
+            Spread.of([one["rate"] / first / one["replicas"]]),
+        )
         for one in figures["runs"][1:]
     ]
 

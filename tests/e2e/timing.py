@@ -45,7 +45,7 @@ CONFIGS = {
     "eight": {"batchSize": 8, "maxBatchDelay": DELAY, "milliseconds": BATCH},
     "quick": {"batchSize": 8, "maxBatchDelay": 5, "milliseconds": 0},
 }
-"""Three models: one request a batch, eight, and one to warm Java up with."""
+"""Three models: one request per batch, eight, and one to warm Java up with."""
 
 
 def archives(folder: Path) -> list[Path]:

@@ -25,12 +25,12 @@ Data = Annotated[
     Option(help="Data to send: JSON lines, text lines, CSV, or a folder of images; GET requests if omitted."),
 ]
 Steps = Annotated[
-    str | None, Option(help="Steps of a ramp, such as 10,20,40: clients, or with --arrivals requests per second.")
+    str | None, Option(help="Steps of a ramp, such as 10,20,40: clients, or requests per second with --arrivals.")
 ]
 Duration = Annotated[float | None, Option(help=f"Duration of each step, in seconds (default: {DURATION:g}).")]
 WarmUp = Annotated[
     float | None,
-    Option(min=0, help=f"Warm-up before each step, in seconds; not counted (default: {WARM_UP:g}, with --trace 0)."),
+    Option(min=0, help=f"Warm-up before each step, in seconds; not counted (default: {WARM_UP:g}, or 0 with --trace)."),
 ]
 Append = Annotated[
     bool, Option("--append", help="Append the runs to the --output file, so that variants can take turns.")

@@ -45,7 +45,7 @@ def _setting(text: str, key: str, more: str = "") -> Any:
 
 _Model = Annotated[
     Path | None,
-    Option(help="Model folder. With --handler also a single file: weights, TorchScript (.pt), exported .pt2 or .onnx."),
+    Option(help="Model folder; with --handler also a single file (weights, TorchScript, .pt2 or .onnx)."),
 ]
 _ModelFile = Annotated[Path | None, Option(help="Python file with the model class that the weights belong to.")]
 _StartupTimeout = Annotated[int | None, _setting(options.STARTUP_TIMEOUT, "startupTimeout", " + 30 per gigabyte")]

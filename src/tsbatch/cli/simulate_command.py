@@ -66,7 +66,7 @@ def simulate_command(
     limit: options.GoodputLimit = None,
     seed: options.Seed = 0,
     output: Annotated[
-        Path | None, Option("--output", "-o", help="File for the result, in the same format as from bench.")
+        Path | None, Option("--output", "-o", help="File for the result, in the same format that bench writes.")
     ] = None,
     html: options.Html = None,
     save_service: Annotated[Path | None, Option(help="Write the service time to this file.", metavar="FILE")] = None,

@@ -47,7 +47,7 @@ class AudioClassificationHandler(Classifier, AudioHandler):
         self.default_function = default_function(self.model.config, len(self.names), single="softmax")
 
     def preprocess(self, items: Sequence[Item]) -> list[Window]:
-        """Make one window an item, of the whole sound."""
+        """Make one window per item, of the whole sound."""
         return self.windows([item.value for item in items])
 
     def logits(self, batch: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:

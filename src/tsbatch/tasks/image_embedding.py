@@ -1,4 +1,4 @@
-"""image-embedding: one vector an image, with a transformers folder (ViT, DINOv2, ResNet, CLIP …).
+"""image-embedding: one vector per image, with a transformers folder (ViT, DINOv2, ResNet, CLIP …).
 
 Input: an image, or a list of them: a raw body, a form's field, base64 or a ``data:`` URL. Parameter: ``normalize``.
 Output for each image::

@@ -232,7 +232,7 @@ class TensorHandler(TaskHandler):
             return _as_file(np.stack(results))
         except ValueError:
             message = "the items' results differ in shape, and a file holds only one shape"
-            raise Unprocessable(message, expected="Accept: application/json, or one item a request") from None
+            raise Unprocessable(message, expected="Accept: application/json, or one item per request") from None
 
     def describe_handle(self) -> dict[str, Any]:
         """Describe the task's input and output, and this model's settings."""

@@ -1,4 +1,4 @@
-"""text-embedding: one vector a text, from any transformers encoder folder.
+"""text-embedding: one vector per text, from any transformers encoder folder.
 
 Input: a text, or a list of texts. Parameters: ``dimensions``, ``normalize``, ``prompt_name``, ``prompt``,
 ``truncate``. Output for each text::

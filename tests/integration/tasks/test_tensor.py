@@ -504,7 +504,7 @@ def test_base64_is_no_file_of_numbers(handler):
 
 
 class Detector(torch.nn.Module):
-    """One tensor an item, as detectors return after suppressing what overlaps."""
+    """One tensor per item, as detectors return after suppressing what overlaps."""
 
     def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
         return [row[row > 0] for row in x]

@@ -18,7 +18,7 @@ class Groups:
 
     Attributes:
         indices: for each group the positions of its features in the micro-batch.
-        batches: for each group its tensors, with one row a feature.
+        batches: for each group its tensors, with one row per feature.
         options: for each group what its forward pass needs besides the tensors.
     """
 
@@ -72,11 +72,11 @@ def collate_groups(
 
 
 def run_groups(groups: Groups, run: Callable[[Any, Any], Any]) -> Any:
-    """Run each group, and return one output a feature in the order of the features.
+    """Run each group, and return one output per feature in the order of the features.
 
     Args:
         groups: the micro-batch.
-        run: called with the tensors and the options of each group; returns a list or tensors with one row a feature.
+        run: called with the tensors and the options of each group; returns a list or tensors with one row per feature.
 
     Returns:
         A list. Of one group in order what ``run`` returned, which the loop then splits in one go.

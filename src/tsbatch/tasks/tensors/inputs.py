@@ -124,7 +124,7 @@ def split_rows(
     counts = {array.shape[0] if array.ndim else -1 for array in arrays.values()}
     count = counts.pop()
     if counts or count < 0:
-        raise Unprocessable("the arrays have different numbers of rows", expected="one row an item in each of them")
+        raise Unprocessable("the arrays have different numbers of rows", expected="one row per item in each of them")
     if not count:
         raise BadRequest("the file has no item: its first dimension is 0", expected="at least one row")
     if count > max_items:

@@ -1,4 +1,4 @@
-"""Pool token states to one vector a text, as sentence-transformers describes it in its model folders.
+"""Pool token states to one vector per text, as sentence-transformers describes it in its model folders.
 
 ``modules.json`` lists the modules after the transformer: pooling, dense layers, normalisation. The model was trained
 with them; without one of them its vectors look plausible and are wrong, so an unknown module is refused.
