@@ -116,16 +116,20 @@ class BatchedModel:
         """Return a tensor with one row per item, or a list with one result per item.
 
         Raises:
-            UnclearLayout: the results cannot be assigned to the items.
+            ContractBroken: the results cannot be assigned to the items.
             Exception: whatever the model raises.
         """
-        layout, together = self.prove(batch)
-        count = len(next(iter(batch.values())))
-        if together:
-            output = self._call(batch)
-            return output if layout == Axis(0) and len(output) == count else layout.split(output, count)
-        singles = ({name: tensor[index : index + 1] for name, tensor in batch.items()} for index in range(count))
-        return [layout.split(self._call(single), 1)[0] for single in singles]
+        try:
+            layout, together = self.prove(batch)
+            count = len(next(iter(batch.values())))
+            if together:
+                output = self._call(batch)
+                whole = layout == Axis(0) and _is_tensor(output) and output.shape[:1] == (count,)
+                return output if whole else layout.split(output, count)
+            singles = ({name: tensor[index : index + 1] for name, tensor in batch.items()} for index in range(count))
+            return [layout.split(self._call(single), 1)[0] for single in singles]
+        except UnclearLayout as error:
+            raise ContractBroken(str(error), expected=ONE_PER_ITEM) from error
 
     def prove(self, batch: Mapping[Any, torch.Tensor]) -> tuple[Layout, bool]:
         """Return the layout for inputs like these, and whether several items may share a pass.
@@ -187,10 +191,7 @@ def run_model(model: Any, tensors: Any, proven: dict[type, BatchedModel]) -> Any
         if _is_tensor(output) or not _have_rows(named):
             return output
         proven[type(tensors)] = BatchedModel(call)
-    try:
-        return proven[type(tensors)].run(named)
-    except UnclearLayout as error:
-        raise ContractBroken(str(error), expected=ONE_PER_ITEM) from error
+    return proven[type(tensors)].run(named)
 
 
 def _call(model: Any, batch: Mapping[Any, Any]) -> Any:

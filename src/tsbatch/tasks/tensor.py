@@ -32,7 +32,7 @@ from tsbatch.protocol.request import Item, Request
 from tsbatch.settings import Section
 from tsbatch.tasks.shared.grouping import Groups, collate_groups, map_groups, run_groups
 from tsbatch.tasks.shared.task_handler import TaskHandler
-from tsbatch.tasks.tensors.fault_attribution import AnsweredKinds, Kind, kind_of
+from tsbatch.tasks.tensors.fault_attribution import AnsweredKinds, Kind, as_stage_error, kind_of
 from tsbatch.tasks.tensors.inputs import Array, TensorInput, declared_inputs, is_typed, split_rows, stack
 from tsbatch.tasks.tensors.numpy_files import is_numpy, read_arrays, write_npy, write_npz
 from tsbatch.worker.resources import to_device
@@ -158,8 +158,6 @@ class TensorHandler(TaskHandler):
                 return rows if isinstance(rows, torch.Tensor) else [self._by_name(row) for row in rows]
             except ReplyError:
                 raise
-            except UnclearLayout as error:
-                raise ContractBroken(str(error), expected=ONE_PER_ITEM) from error
             except Exception as error:
                 failed[kind] = error
                 return [None] * len(next(iter(batch.values())))
@@ -168,7 +166,7 @@ class TensorHandler(TaskHandler):
         self.answered.update(kind for kind in tensors.options if kind not in failed)
         for kind, error in failed.items():
             alone = [len(indices) for indices in tensors.indices] == [1] and not is_out_of_memory(error)
-            raise (self.answered.blame(kind, error) if alone else None) or error
+            raise (self.answered.blame(kind, error) if alone else None) or as_stage_error(error)
         return outputs
 
     def _call_model(self, batch: Mapping[str, torch.Tensor]) -> Any:
@@ -187,7 +185,7 @@ class TensorHandler(TaskHandler):
         for shapes in self._example_shapes():
             numbers = torch.Generator().manual_seed(0)
             batch = {
-                entry.name: torch.randn(1, *shape, generator=numbers).to(getattr(torch, entry.dtype or "float32"))
+                entry.name: torch.randn(1, *shape, generator=numbers).abs().to(getattr(torch, entry.dtype or "float32"))
                 for entry, shape in zip(self.inputs, shapes, strict=True)
             }
             try:

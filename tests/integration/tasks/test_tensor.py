@@ -600,3 +600,22 @@ def test_one_request_does_not_change_the_next(net, tmp_path):
         assert "Traceback" not in str(found)
         assert "site-packages" not in str(found)
     assert ask(handler, {"inputs": [[1, 2, 3, 4]]})[0][0] == 200
+
+
+class Guarded(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if bool((x > 9).any()):
+            raise ValueError("over 9")
+        return x * 2
+
+
+def test_a_models_own_fault_shows_no_trace_of_its_code(tmp_path):
+    handler = scripted(tmp_path, Guarded(), inputs=[{"name": "x", "shape": [2]}])
+    (bad, fine) = ask(handler, {"inputs": [[10, 2]]}, {"inputs": [[1, 2]]})
+    assert fine == (200, [[2.0, 4.0]])
+    assert bad[0] == 500
+    message = bad[1]["error"]["message"]
+    assert message.startswith("inference raised ")
+    assert message.endswith("over 9")
+    assert "\n" not in message
+    assert "Traceback" not in message

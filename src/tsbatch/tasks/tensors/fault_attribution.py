@@ -8,12 +8,13 @@ is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
 
-from tsbatch.errors import Unprocessable, first_line
+from tsbatch.batching.memory_cap import is_out_of_memory
+from tsbatch.errors import StageFailed, Unprocessable, first_line, reason_of
 from tsbatch.tasks.tensors.inputs import Array, render_shape
 
 Kind = tuple[tuple[str, tuple[int, ...], np.dtype[Any]], ...]
@@ -58,10 +59,18 @@ class AnsweredKinds:
         )
 
 
-def _message(error: Exception) -> str:
+def as_stage_error(error: Exception) -> Exception:
+    """The error for a fault of the model, without the trace of its code that TorchScript puts into the message."""
+    if is_out_of_memory(error):
+        return error
+    failure = StageFailed(f"inference raised {type(error).__name__}: {_message(error, reason_of)}")
+    return failure.with_traceback(error.__traceback__)  # the log tells the place
+
+
+def _message(error: Exception, otherwise: Callable[[BaseException], str] = first_line) -> str:
     lines = str(error).strip().splitlines()
     # TorchScript first reports where in its code the error occurred, and last what it was.
-    return lines[-1].strip() if lines and "TorchScript" in lines[0] else first_line(error)
+    return lines[-1].strip() if lines and "TorchScript" in lines[0] else otherwise(error)
 
 
 def _render(kind: Kind) -> str:
