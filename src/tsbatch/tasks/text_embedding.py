@@ -7,7 +7,9 @@ Input: a text, or a list of texts. Parameters: ``dimensions``, ``normalize``, ``
     {"embedding": [0.01, …], "truncated": {"tokens": 812, "kept": 256}}     when it was too long
 
 Pooling, dense layers, normalisation, prompts and the longest input come from the folder's sentence-transformers files;
-without them the vector is the mean of the token states, normalised.
+without them the vector is the mean of the token states, normalised. Models saved with a projection or a pooled output
+of their own (DPR, CLIPTextModelWithProjection) give that. Chains of modules that tsbatch does not compute itself are
+left to the library (``tasks/text/sentence_library.py``).
 """
 
 from __future__ import annotations
@@ -20,13 +22,16 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from tsbatch.errors import SettingsError, Unprocessable
+from tsbatch.batching.strategy import Choice
+from tsbatch.errors import LoadError, SettingsError, Unprocessable
 from tsbatch.protocol.request import Item
 from tsbatch.settings import Section
 from tsbatch.tasks.shared.pretrained_folder import read_config
 from tsbatch.tasks.shared.schemas import INTEGER, NUMBER, array_of, object_of
-from tsbatch.tasks.text.handler import TextHandler, length_error
-from tsbatch.tasks.text.pooling import POOLINGS, Head, read_head
+from tsbatch.tasks.text.handler import UNLIMITED, TextHandler, length_error
+from tsbatch.tasks.text.pooling import POOLINGS, Head, read_head, read_options
+from tsbatch.tasks.text.sentence_library import Prompted, encode_whole, load_whole, read_modules, whole_because
+from tsbatch.tasks.text.token_features import lower_case
 from tsbatch.worker.resources import to_device
 
 ENCODERS_OF = ("mt5", "t5", "umt5")
@@ -70,32 +75,85 @@ class TextEmbeddingHandler(TextHandler):
     settings_class: ClassVar[Any] = EmbeddingOptions
     head: Head
     max_length: int
+    whole: str | None = None
+    """Why the library runs the model as a whole; None if it does not."""
 
     def load_model(self) -> Any:
-        """Load the encoder; of an encoder-decoder (T5) its first half, as sentence-transformers does."""
+        """Load the encoder, of an encoder-decoder (T5) its first half; or the library's whole model.
+
+        Raises:
+            LoadError: the folder lacks weights, or cannot be loaded.
+        """
         from transformers import AutoModel, AutoModelForTextEncoding
 
+        self.whole = whole_because(self.model_dir)
+        if self.whole is not None:
+            return load_whole(self.model_dir, self.whole, self.device)
         encoder_only = read_config(self.model_dir).get("model_type") in ENCODERS_OF
         model = self.load_pretrained(AutoModelForTextEncoding if encoder_only else AutoModel)
         self.check_encoder(model)
         return model
 
+    def load_tokenizer(self) -> Any:
+        """Load the tokenizer; None if the library tokenizes the texts."""
+        return None if self.whole else super().load_tokenizer()
+
+    def choose_batching(self) -> Choice:
+        """As for every text task, unless the library runs the model."""
+        if self.whole:
+            return Choice("padded", f"sentence-transformers runs the model one text at a time: {self.whole}")
+        return super().choose_batching()
+
+    def start_engine(self) -> None:
+        """Start the engine, unless the library runs the model.
+
+        Raises:
+            LoadError: only plain PyTorch can run this model.
+        """
+        if not self.whole:
+            super().start_engine()
+        elif self.settings.engine != "eager" or self.settings.dtype not in ("auto", "float32"):
+            asked = f"engine: {self.settings.engine}, dtype: {self.settings.dtype}"
+            raise LoadError(f"{asked}: sentence-transformers runs this model itself, in float32 ({self.whole})")
+
     def prepare(self) -> None:
-        """Read the head, and determine the longest input."""
-        head = read_head(self.model_dir, self.device)
+        """Read the head, and determine the longest input.
+
+        Raises:
+            SettingsError: an option does not fit this model.
+        """
         options: EmbeddingOptions = self.options
+        head = self._read_head()
         if options.pooling:
+            if not head.poolings:
+                raise SettingsError("model-config.yaml: handler.pooling: the folder's modules.json needs its own")
             head = replace(head, poolings=(options.pooling,))
         if options.normalize is not None:
             head = replace(head, normalize=options.normalize)
         self.head = head
+        self._prefixes = dict(head.prompts)
+        if self.whole:
+            if options.max_length:
+                raise SettingsError("model-config.yaml: handler.max_length: sentence-transformers cuts the texts here")
+            limit = getattr(self.model, "max_seq_length", None)  # infinite for a model without positions
+            self.max_length = int(limit) if limit and limit < UNLIMITED else UNLIMITED
+            return
+        if head.max_length:
+            self.tokenizer.model_max_length = head.max_length  # takes precedence, as in the library
         limit = self.token_limit()
         if options.max_length and options.max_length > limit:
             raise SettingsError(
                 f"model-config.yaml: handler.max_length: {options.max_length} is over the model's limit of {limit}"
             )
-        self.max_length = options.max_length or min(head.max_length or limit, limit)
-        self._prefixes = dict(head.prompts)
+        self.max_length = options.max_length or limit
+        if head.lower:
+            lower_case(self.tokenizer)
+
+    def _read_head(self) -> Head:
+        if not self.whole:
+            return read_head(self.model_dir, self.device)
+        kinds = [kind for kind, _ in read_modules(self.model_dir)]
+        return Head(poolings=(), normalize=len(kinds) > 1 and kinds[-1] == "Normalize", **read_options(self.model_dir))
 
     def check_item(self, item: Item) -> None:
         """Check that the model has the prompt that the item asks for."""
@@ -103,9 +161,9 @@ class TextEmbeddingHandler(TextHandler):
 
     def preprocess(self, items: Sequence[Item]) -> list[Any]:
         """Tokenize the texts: for each item its tokens, or its error."""
+        if self.whole:
+            return [self._prompted(item) for item in items]
         texts = [self._prefix(item.parameters) + item.value for item in items]
-        if self.head.lower:
-            texts = [text.lower() for text in texts]
         tokens, counts = self.fit(texts, max_length=self.max_length)
         for item, count in zip(items, counts, strict=True):
             item.state = {"tokens": count, "kept": self.max_length} if count > self.max_length else None
@@ -114,8 +172,14 @@ class TextEmbeddingHandler(TextHandler):
             for own, count, item in zip(tokens, counts, items, strict=True)
         ]
 
+    def collate(self, features: Sequence[Any]) -> Any:
+        """Token ids of shape (n, longest) with their mask; the texts themselves if the library runs the model."""
+        return list(features) if self.whole else super().collate(features)
+
     def inference(self, tensors: Any) -> torch.Tensor:
         """Vectors (n, dimensions), not yet normalised, of token ids (n, longest)."""
+        if self.whole:
+            return encode_whole(self.model, tensors)
         moved = to_device(tensors, self.device)
         states = self.model(**moved).last_hidden_state.float()  # sums over tokens are too inaccurate in half precision
         return self.head(states, moved["attention_mask"])
@@ -144,6 +208,11 @@ class TextEmbeddingHandler(TextHandler):
             "prompts": sorted(self._prefixes),
             "poolings_known": sorted(POOLINGS),
         }
+
+    def _prompted(self, item: Item) -> Prompted | Unprocessable:
+        if not item.parameters.truncate:
+            return Unprocessable("parameters.truncate: false is not supported: sentence-transformers cuts the texts")
+        return Prompted(self._prefix(item.parameters), item.value)
 
     def _prefix(self, parameters: EmbeddingParameters) -> str:
         if parameters.prompt is not None:

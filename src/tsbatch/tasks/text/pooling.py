@@ -1,13 +1,14 @@
 """Pool token states to one vector per text, as sentence-transformers describes it in its model folders.
 
 ``modules.json`` lists the modules after the transformer: pooling, dense layers, normalisation. The model was trained
-with them; without one of them its vectors look plausible and are wrong, so an unknown module is refused.
+with them; without one of them its vectors look plausible and are wrong. What is not computed here is left to the
+library (``tasks/text/sentence_library.py``), and an unknown module is refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ import torch
 
 from tsbatch.errors import LoadError
 from tsbatch.tasks.shared.task_handler import read_json
+from tsbatch.tasks.text.sentence_library import Chain, read_modules
 
 Pooling = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Maps states (n, tokens, width) and attention mask (n, tokens) to vectors (n, width)."""
@@ -81,9 +83,14 @@ _SENTENCE_DEFAULTS: Final[Mapping[str, Any]] = {
     "unpad_inputs": None,
     "processing_kwargs": {},
 }
+_SENTENCE_FILES: Final = tuple(
+    f"sentence_{kind}_config.json"
+    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)  # the names that the library tries, in this order
 _PROMPTING_KEYS: Final = frozenset(
-    {"__version__", "prompts", "default_prompt_name", "similarity_fn_name", "model_type", "truncate_dim"}
+    {"__version__", "prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim", "requirements"}
 )
+_PROMPTING_DEFAULTS: Final[Mapping[str, Any]] = {"model_type": "SentenceTransformer"}
 _DENSE_KEYS: Final = frozenset({"in_features", "out_features", "bias", "activation_function"})
 _VECTOR_TO_VECTOR: Final[Mapping[str, Any]] = {
     "module_input_name": "sentence_embedding",
@@ -113,6 +120,7 @@ class Head:
         default_prompt: the name of the prompt for a request that asks for none.
         lower: the model was trained on lower case, and its tokenizer does not convert the text by itself.
         dimensions: keep the first so many numbers of the finished vector; None for all (``truncate_dim``).
+        chain: the library's modules, in place of ``poolings`` and ``dense``.
     """
 
     poolings: tuple[str, ...] = ("mean",)
@@ -123,9 +131,12 @@ class Head:
     default_prompt: str | None = None
     lower: bool = False
     dimensions: int | None = None
+    chain: Chain | None = None
 
     def __call__(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Vectors (n, dimensions), not yet normalised, of states (n, tokens, width) and mask (n, tokens)."""
+        if self.chain is not None:
+            return self.chain(states, mask)
         vectors = torch.cat([POOLINGS[name](states, mask) for name in self.poolings], dim=-1)
         for layer in self.dense:
             vectors = layer(vectors)
@@ -136,58 +147,63 @@ def read_head(model_dir: Path, device: torch.device) -> Head:
     """Read the head from the folder's sentence-transformers files; without them it is the mean, normalised.
 
     Raises:
-        LoadError: a file is broken, or a module unknown to tsbatch.
+        LoadError: a file is broken, a module is unknown to tsbatch, or the library is needed and not installed.
     """
-    modules = read_json(model_dir / "modules.json")
-    sentence = _mapping(read_json(model_dir / "sentence_bert_config.json"))
+    modules = read_modules(model_dir)
+    options = read_options(model_dir)
+    if not modules:
+        pooling = model_dir / "1_Pooling"
+        return Head(poolings=_read_poolings(pooling) if pooling.is_dir() else ("mean",), **options)
+    after = [(kind, folder) for kind, folder in modules[1:] if kind != "Dropout"]  # no effect in evaluation mode
+    if all(kind != "Pooling" for kind, _ in after):
+        raise LoadError(
+            "modules.json: it has no Pooling: the model makes one vector per token (late interaction), and "
+            "text-embedding makes one per text; write a custom handler"
+        )
+    normalize = after[-1][0] == "Normalize"
+    after = after[:-1] if normalize else after
+    reason = _unproven(after)
+    if reason is not None:
+        return Head(poolings=(), normalize=normalize, chain=Chain(after, reason, device), **options)
+    dense = tuple(Unit() if kind == "Normalize" else _read_dense(folder, device) for kind, folder in after[1:])
+    return Head(poolings=_read_poolings(after[0][1]), dense=dense, normalize=normalize, **options)
+
+
+def read_options(model_dir: Path) -> dict[str, Any]:
+    """Read the fields of :class:`Head` that concern the whole chain: prompts, longest input, dimensions.
+
+    Raises:
+        LoadError: a file is broken, or has a key that may change the vectors.
+    """
+    name = next((name for name in _SENTENCE_FILES if (model_dir / name).is_file()), _SENTENCE_FILES[0])
+    sentence = _mapping(read_json(model_dir / name))
     prompting = _mapping(read_json(model_dir / "config_sentence_transformers.json"))
-    _refuse_unknown(sentence, "sentence_bert_config.json", _SENTENCE_KEYS, _SENTENCE_DEFAULTS)
-    _refuse_unknown(prompting, "config_sentence_transformers.json", _PROMPTING_KEYS, {})
-    options: dict[str, Any] = {
+    _refuse_unknown(sentence, name, _SENTENCE_KEYS, _SENTENCE_DEFAULTS)
+    _refuse_unknown(prompting, "config_sentence_transformers.json", _PROMPTING_KEYS, _PROMPTING_DEFAULTS)
+    return {
         "max_length": sentence.get("max_seq_length"),
         "prompts": prompting.get("prompts") or {},
         "default_prompt": prompting.get("default_prompt_name"),
         "lower": bool(sentence.get("do_lower_case")),
         "dimensions": prompting.get("truncate_dim"),
     }
-    if not isinstance(modules, list):
-        pooling = model_dir / "1_Pooling"
-        return Head(poolings=_read_poolings(pooling) if pooling.is_dir() else ("mean",), **options)
-    return replace(_read_modules(modules[1:], model_dir, device), **options)
 
 
-def _read_modules(modules: Sequence[Mapping[str, Any]], model_dir: Path, device: torch.device) -> Head:
-    """The head of the modules after the transformer: a pooling, then dense layers and normalisations in any order."""
-    poolings: tuple[str, ...] = ()
-    dense: list[torch.nn.Module] = []
-    normalize = False
-    for module in modules:
-        package, _, kind = str(module.get("type", "")).rpartition(".")
-        folder = model_dir / str(module.get("path", ""))
-        if kind == "Dropout":  # has no effect in evaluation mode
-            continue
-        if kind not in ("Pooling", "Dense", "Normalize") or not (package or "sentence_transformers").startswith(
-            "sentence_transformers"
-        ):
-            raise LoadError(f"modules.json: tsbatch does not know the module {package}.{kind}; write a custom handler")
-        if kind == "Pooling":
-            if poolings:
-                raise LoadError("modules.json: it has two Poolings; write a custom handler")
-            poolings = _read_poolings(folder)
-            continue
-        if not poolings:
-            raise LoadError(f"modules.json: {kind} comes before Pooling, which tsbatch does not support")
-        if normalize:
-            dense.append(Unit())
-        normalize = kind == "Normalize"
+def _unproven(modules: Sequence[tuple[str, Path]]) -> str | None:
+    """What in this chain tsbatch does not compute itself; None if it computes all of it."""
+    if modules[0][0] != "Pooling":
+        return f"{modules[0][0]} before Pooling"
+    for kind, folder in modules[1:]:
+        if kind not in ("Dense", "Normalize"):
+            return "a second Pooling" if kind == "Pooling" else f"the module {kind}"
         if kind == "Dense":
-            dense.append(_read_dense(folder, device))
-    if not poolings:
-        raise LoadError(
-            "modules.json: it has no Pooling: the model makes one vector per token (late interaction), and "
-            "text-embedding makes one per text; write a custom handler"
-        )
-    return Head(poolings=poolings, dense=tuple(dense), normalize=normalize)
+            config = _mapping(read_json(folder / "config.json"))
+            _refuse_unknown(config, f"{folder.name}/config.json", {*_DENSE_KEYS, *_VECTOR_TO_VECTOR}, {})
+            _activation(config, folder)
+            for key, value in _VECTOR_TO_VECTOR.items():
+                if config.get(key, value) not in (value, None):
+                    return f"a Dense with {key}: {config[key]}"
+    return None
 
 
 def _refuse_unknown(config: Mapping[str, Any], where: str, known: Collection[str], only: Mapping[str, Any]) -> None:
@@ -224,15 +240,30 @@ def _read_dense(folder: Path, device: torch.device) -> torch.nn.Module:
     from tsbatch.models.loading import load_weights
 
     config = _mapping(read_json(folder / "config.json"))
-    _refuse_unknown(config, f"{folder.name}/config.json", _DENSE_KEYS, _VECTOR_TO_VECTOR)
-    name = str(config.get("activation_function", "torch.nn.modules.linear.Identity")).rsplit(".", 1)[-1]
-    activation = getattr(torch.nn, name, None)
-    if activation is None or "in_features" not in config or "out_features" not in config:
-        raise LoadError(f"{folder.name}/config.json: not a dense layer that tsbatch knows")
+    activation = _activation(config, folder)
     linear = torch.nn.Linear(config["in_features"], config["out_features"], bias=bool(config.get("bias", True)))
     layers = torch.nn.Sequential()
     layers.add_module("linear", linear)  # the name under which its weights are saved
-    layers.add_module("activation", activation())
+    layers.add_module("activation", activation)
     weights = folder / "model.safetensors"
     load_weights(layers, weights if weights.is_file() else folder / "pytorch_model.bin", device)
     return layers.eval().requires_grad_(False)
+
+
+def _activation(config: Mapping[str, Any], folder: Path) -> torch.nn.Module:
+    """The activation of a Dense; Tanh if its config.json names none, as in the library.
+
+    Raises:
+        LoadError: it is not one of torch.nn, or sizes are missing.
+    """
+    path = str(config.get("activation_function", "torch.nn.modules.activation.Tanh"))
+    made = getattr(torch.nn, path.rsplit(".", 1)[-1], None) if path.startswith("torch.nn.") else None
+    if not (isinstance(made, type) and issubclass(made, torch.nn.Module)):
+        raise LoadError(f"{folder.name}/config.json: not a dense layer that tsbatch knows: activation {path}")
+    if "in_features" not in config or "out_features" not in config:
+        raise LoadError(f"{folder.name}/config.json: not a dense layer that tsbatch knows: it has no sizes")
+    try:
+        activation: torch.nn.Module = made()
+    except TypeError as error:
+        raise LoadError(f"{folder.name}/config.json: activation {path}: {error}") from None
+    return activation

@@ -59,3 +59,16 @@ def _fill(rows: Sequence[Ids], mask: np.ndarray[Any, Any], padding: int) -> torc
     table = np.full(mask.shape, padding, dtype=np.int64)
     table[mask] = np.concatenate(rows)  # both go row by row
     return torch.from_numpy(table)
+
+
+def lower_case(tokenizer: Any) -> None:
+    """Have a tokenizer convert texts to lower case first, but no special tokens in them (``do_lower_case``)."""
+    from tokenizers.normalizers import Lowercase, Sequence
+
+    if not tokenizer.is_fast:
+        tokenizer.do_lower_case = True
+        return
+    inner = tokenizer.backend_tokenizer
+    present = "" if inner.normalizer is None else inner.normalizer.__getstate__().decode().replace(" ", "")
+    if '"type":"Lowercase"' not in present and '"lowercase":true' not in present:
+        inner.normalizer = Sequence([Lowercase(), *([inner.normalizer] if inner.normalizer else [])])
