@@ -172,8 +172,8 @@ class BatchHandler(adapter.BaseHandler):
             raise SettingsError(
                 "model-config.yaml: tsbatch.batching.mode: this handler does not support packing; use auto"
             )
-        if asked == "padded":
-            return Choice("padded", "set in model-config.yaml")
+        if asked in ("equal", "single", "padded"):
+            return Choice(asked, "set in model-config.yaml")
         reason = "this handler does not pack" if asked == "auto" else "set in model-config.yaml"
         return Choice("bucketed", reason)
 
@@ -312,7 +312,7 @@ class BatchHandler(adapter.BaseHandler):
             "engine": {"name": self.settings.engine, "dtype": self.settings.dtype},
             "threads": torch.get_num_threads(),
             "batch_size": self.batch_size,
-            "batching": {"mode": self.choice.mode, "reason": self.choice.reason, "memory_cap": self.memory.limit},
+            "batching": self.choice.describe() | {"memory_cap": self.memory.limit},
             "limits": self.settings.limits.model_dump(),
         }
 

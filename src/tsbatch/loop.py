@@ -19,7 +19,7 @@ import torch
 from tsbatch.batching.deduplication import group_identical
 from tsbatch.batching.isolation import Budget, Outcome, isolate
 from tsbatch.batching.memory_cap import is_out_of_memory, release_cached_memory
-from tsbatch.batching.planning import Bounds, plan, plan_packed
+from tsbatch.batching.planning import Bounds, plan, plan_equal, plan_packed
 from tsbatch.batching.rows import split, stack, to_cpu
 from tsbatch.contract import Stages
 from tsbatch.errors import STOPS, AnswerTooLarge, ContractBroken, OutOfMemory, ReplyError, RequestError, StageFailed
@@ -139,10 +139,7 @@ def _infer(handler: Stages, states: Sequence[ItemState], budget: Budget, record:
     memory, batching = handler.memory, handler.settings.batching
     caps = [cap for cap in (batching.max_tokens, memory.limit) if cap is not None]
     bounds = Bounds(batching.max_features, min(caps) if caps else None)
-    if lengths and handler.choice.mode == "packed":
-        groups = plan_packed(lengths, bounds=bounds)
-    else:
-        groups = plan(lengths, len(slots), bounds=bounds, bucketed=handler.buckets, cost=handler.pass_cost)
+    groups = _micro_batches(handler, lengths, len(slots), bounds)
     record.micro_batches = len(groups)
 
     def call(part: Sequence[int]) -> list[Any]:
@@ -174,6 +171,17 @@ def _infer(handler: Stages, states: Sequence[ItemState], budget: Budget, record:
             state, position = slots[index]
             state.outputs[position] = outcome.result
             state.error = state.error or outcome.error
+
+
+def _micro_batches(handler: Stages, lengths: list[int] | None, count: int, bounds: Bounds) -> list[list[int]]:
+    mode = handler.choice.mode
+    if mode == "single" or (mode == "equal" and lengths is None):
+        return [[index] for index in range(count)]
+    if lengths and mode == "equal":
+        return plan_equal(lengths, bounds=bounds)
+    if lengths and mode == "packed":
+        return plan_packed(lengths, bounds=bounds)
+    return plan(lengths, count, bounds=bounds, bucketed=handler.buckets, cost=handler.pass_cost)
 
 
 def _lengths(handler: Stages, features: Sequence[Any]) -> list[int] | None:

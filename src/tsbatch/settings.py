@@ -70,11 +70,14 @@ class Batching(Section):
     """How features share a forward pass.
 
     ``packed`` uses no padding, if the model proves that it can; ``bucketed`` sorts the features by length and splits
-    them where that saves padding; ``padded`` makes one pass; ``auto`` leaves the choice to the handler.
+    them where that saves padding; ``equal`` puts only features of equal length into a pass, without padding; ``single``
+    runs them one by one; ``padded`` makes one pass; ``auto`` leaves the choice to the handler.
+    ``proof: load`` has a text task prove the mode before it is READY; ``skip`` trusts a mode other than ``auto``.
     ``deduplicate: auto`` computes identical items once if the task is deterministic, as the ready-made ones are.
     """
 
-    mode: Literal["auto", "packed", "bucketed", "padded"] = "auto"
+    mode: Literal["auto", "packed", "bucketed", "equal", "single", "padded"] = "auto"
+    proof: Literal["load", "skip"] = "load"
     max_features: int = Field(default=256, ge=1, description="features in one forward pass")
     max_tokens: int | None = Field(default=None, ge=1, description="padded length units in one forward pass")
     deduplicate: bool | Literal["auto"] = "auto"

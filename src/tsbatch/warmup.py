@@ -34,8 +34,9 @@ def warm_up(handler: Stages) -> None:
         logger.info("no warm-up: %s has no examples()", type(handler).__name__)
         return
     size, first = 1, _answer(handler, examples[:1])
-    # The first pass includes initialisation, so it predicts no other pass, unless the check of packing ran before.
-    spent, last = 0.0, first if handler.choice.mode == "packed" else 0.0
+    # The first pass includes initialisation, so it predicts no other pass, unless the proof of the batching ran before.
+    proven = handler.choice.mode == "packed" or handler.choice.difference is not None
+    spent, last = 0.0, first if proven else 0.0
     while size < handler.batch_size and spent + 2 * last < SECONDS:
         size = min(2 * size, handler.batch_size)
         last = _answer(handler, list(itertools.islice(itertools.cycle(examples), size)))

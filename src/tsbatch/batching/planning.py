@@ -67,6 +67,23 @@ def plan_packed(lengths: Sequence[int], *, bounds: Bounds) -> list[list[int]]:
     return groups
 
 
+def plan_equal(lengths: Sequence[int], *, bounds: Bounds) -> list[list[int]]:
+    """Return micro-batches of features of equal length, the longest first, for models whose answers depend on padding.
+
+    Args:
+        lengths: one length per feature.
+        bounds: limits of one micro-batch.
+    """
+    groups: dict[int, list[int]] = {}
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
+        groups.setdefault(lengths[index], []).append(index)
+    parts: list[list[int]] = []
+    for length, group in groups.items():
+        size = max(1, bounds.features if bounds.cost is None else min(bounds.features, bounds.cost // max(1, length)))
+        parts += [group[start : start + size] for start in range(0, len(group), size)]
+    return parts
+
+
 def _fits(longest: int, size: int, bounds: Bounds) -> bool:
     return size == 1 or (size <= bounds.features and (bounds.cost is None or longest * size <= bounds.cost))
 

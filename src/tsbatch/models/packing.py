@@ -165,7 +165,8 @@ class PackedEncoder:
         self.on = False
         self.last: Layout | None = None
         self._forward: Callable[..., Any] = self.base.forward
-        self._first_position = _first_position(self.base)
+        self._first_position = 0
+        self._padding = _uncounted(self.base)
         _register()
         self._before = model.config._attn_implementation  # noqa: SLF001  transformers has no other way to ask
         model.set_attn_implementation(NAME)
@@ -203,13 +204,22 @@ class PackedEncoder:
         try:
             output = self._forward(
                 input_ids=input_ids.reshape(1, -1)[:, layout.tokens],
-                position_ids=(layout.positions + self._first_position).unsqueeze(0),
+                position_ids=self._positions(input_ids, attention_mask, layout).unsqueeze(0),
                 **packed,
                 return_dict=True,
             )
         finally:
             _State.layout = None
         return self._unpacked(output, layout, input_ids.shape)
+
+    def _positions(self, ids: torch.Tensor, mask: torch.Tensor, layout: Layout) -> torch.Tensor:
+        """Return the position of each token of the row, shape (tokens,)."""
+        if self._padding is None:
+            return layout.positions + self._first_position
+        # The RoBERTa family does not count padding tokens, not even those inside a text.
+        counted = ids.ne(self._padding) & mask.bool()
+        positions = counted.cumsum(1) * counted + self._padding
+        return positions.reshape(-1)[layout.tokens]
 
     def _unpacked(self, output: Any, layout: Layout, shape: torch.Size) -> Any:
         packed = output.last_hidden_state[0]
@@ -237,12 +247,12 @@ def _register() -> None:
     AttentionMaskInterface.register(NAME, _no_mask)
 
 
-def _first_position(base: Any) -> int:
-    """Return the first position: padding_idx + 1 in the RoBERTa family, otherwise 0."""
+def _uncounted(base: Any) -> int | None:
+    """Return the padding token if positions start after its id and skip it, as in the RoBERTa family; else None."""
     embeddings = getattr(base, "embeddings", None)
     shifted = hasattr(embeddings, "create_position_ids_from_input_ids")
     padding = getattr(embeddings, "padding_idx", None)
-    return padding + 1 if shifted and isinstance(padding, int) else 0
+    return padding if shifted and isinstance(padding, int) else None
 
 
 def prove(encoder: PackedEncoder, batch: dict[str, torch.Tensor]) -> str | None:

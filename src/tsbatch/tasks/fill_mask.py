@@ -173,11 +173,11 @@ class FillMaskHandler(TextHandler):
         """Read the vocabulary, for targets, and determine the longest input."""
         self.max_length = self.token_limit()
         self._vocabulary: dict[str, int] = self.tokenizer.get_vocab()
+        self.head = MaskHead(self.model)
 
     def start_engine(self) -> None:
         """Start the engine; with PyTorch itself the head computes the masks alone, if the model allows it."""
         super().start_engine()
-        self.head = MaskHead(self.model)
         if self.engine.packs:
             self.head.prove(self.engine_batch())
 
@@ -185,6 +185,10 @@ class FillMaskHandler(TextHandler):
         """Texts of typical lengths, with a mask; none too long for the model."""
         room = max(0, self.max_length - 8)  # characters; a token has one or more
         return [f"{self.tokenizer.mask_token} {text[:room]}" for text in EXAMPLES]
+
+    def example(self, text: str) -> str:
+        """Put a mask before the text."""
+        return f"{self.tokenizer.mask_token} {text}"
 
     def preprocess(self, items: Sequence[Item]) -> list[Any]:
         """Tokenize the texts, and find their masks: for each item its masked text, or its error."""

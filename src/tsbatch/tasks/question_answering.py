@@ -136,7 +136,11 @@ class QuestionAnsweringHandler(WindowHandler):
 
     def examples(self) -> list[dict[str, str]]:
         """Contexts of typical lengths."""
-        return [{"question": "What is it about?", "context": text} for text in EXAMPLES]
+        return [self.example(text) for text in EXAMPLES]
+
+    def example(self, text: str) -> dict[str, Any]:
+        """Return a question about this context."""
+        return {"question": "What is it about?", "context": text}
 
     def decode_item(self, value: Any) -> dict[str, str]:
         """Check a question and a context.

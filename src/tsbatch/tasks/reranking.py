@@ -87,6 +87,10 @@ class RerankingHandler(SequenceClassificationHandler):
         """A query with passages of typical lengths."""
         return [{"query": EXAMPLES[0], "texts": list(EXAMPLES[: self.options.max_passages])}]
 
+    def example(self, text: str) -> dict[str, Any]:
+        """Return a query with this passage."""
+        return {"query": EXAMPLES[0], "texts": [text]}
+
     def check_item(self, item: Item) -> None:
         """Move parameters that were given next to the query to where they belong."""
         found = {key: item.value.pop(key) for key in list(item.value) if key in RerankingParameters.model_fields}

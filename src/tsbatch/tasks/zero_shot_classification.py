@@ -139,8 +139,12 @@ class ZeroShotClassificationHandler(SequenceClassificationHandler):
 
     def examples(self) -> Sequence[Any]:
         """Texts of typical lengths, with some labels."""
+        return [self.example(text) for text in EXAMPLES]
+
+    def example(self, text: str) -> dict[str, Any]:
+        """Return the text with some labels."""
         parameters = {"candidate_labels": ["sports", "politics", "science"][: self.options.max_labels]}
-        return [{"text": text, "parameters": parameters} for text in EXAMPLES]
+        return {"text": text, "parameters": parameters}
 
     def check_item(self, item: Item) -> None:
         """Refuse more labels than ``handler.max_labels``."""

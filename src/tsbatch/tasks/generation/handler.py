@@ -16,10 +16,12 @@ from typing import Any, ClassVar, Final
 
 import torch
 
+from tsbatch.batching.strategy import Choice
 from tsbatch.protocol.request import Item
 from tsbatch.tasks.generation.parameters import GenerationOptions, GenerationParameters, samples
 from tsbatch.tasks.generation.token_selection import Plan, RowEnds, RowScores
 from tsbatch.tasks.shared.grouping import Groups, group_equal, run_groups
+from tsbatch.tasks.shared.pretrained import PretrainedHandler
 from tsbatch.tasks.shared.task_handler import read_json
 from tsbatch.tasks.text.handler import TextHandler
 from tsbatch.tasks.text.token_features import Tokens, pad
@@ -117,8 +119,9 @@ class GeneratingHandler(TextHandler):
         texts = self.tokenizer.batch_decode(rows, skip_special_tokens=True, **options)
         return [text if plan.keep_stop else _before(text, plan.stops) for text, plan in zip(texts, plans, strict=True)]
 
-    def _pack(self) -> str:
-        return "a generating model needs each text in its own row"
+    def choose_batching(self) -> Choice:
+        """Bucketed, or padded if model-config.yaml asks for it; a generating model needs each text in its own row."""
+        return PretrainedHandler.choose_batching(self)
 
     def _generate(self, batch: Mapping[str, torch.Tensor], plans: Sequence[Plan]) -> list[torch.Tensor]:
         """The new tokens of prompts that share a ``generate``."""

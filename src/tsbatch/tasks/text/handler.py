@@ -6,19 +6,25 @@ nowhere else.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 import torch
 
-from tsbatch.batching.strategy import Choice
+from tsbatch.batching.strategy import Choice, Mode
 from tsbatch.errors import LoadError, PayloadTooLarge, SettingsError, Unprocessable, first_line
 from tsbatch.models.packing import PackedEncoder, prove
 from tsbatch.tasks.shared.pretrained import PretrainedHandler
 from tsbatch.tasks.shared.schemas import STRING
+from tsbatch.tasks.text.batch_proof import BatchProof
 from tsbatch.tasks.text.token_features import Tokens, pad
 
+logger = logging.getLogger("tsbatch")
+MODES: Final[tuple[Mode, ...]] = ("packed", "bucketed", "equal", "single")
+"""From the fastest to the slowest."""
+_CANNOT: Final = {"packed": "packing cannot be used", "bucketed": "padding cannot be used"}
 UNLIMITED = 1_000_000
 """A tokenizer without a limit has a model_max_length of 1e30; a larger one than this counts as no limit."""
 TRUNCATE = '{"parameters": {"truncate": true}}'
@@ -60,25 +66,61 @@ class TextHandler(PretrainedHandler):
         """Texts of typical lengths."""
         return EXAMPLES
 
+    def example(self, text: str) -> Any:
+        """Return an item as clients send it, with this text; the proof of the batching uses it."""
+        return text
+
     def choose_batching(self) -> Choice:
-        """Packed, if this model proves on examples that its answers stay the same; see ``models.packing``.
+        """The fastest mode that proves itself; see ``tasks.text.batch_proof``.
 
         Raises:
-            SettingsError: model-config.yaml asks for packing, and this model cannot be packed.
+            SettingsError: model-config.yaml asks for a mode that changes this model's answers.
+            LoadError: the model's answers to a text alone are not repeatable.
         """
-        asked = self.settings.batching.mode
-        if asked == "bucketed":
-            return Choice("bucketed", "set in model-config.yaml")
-        if asked == "padded":
-            return super().choose_batching()
-        reason = self._pack()
-        if reason is None:
-            return Choice("packed", "the packed run gave the same answers as one by one")
-        if asked == "packed":
-            raise SettingsError(f"model-config.yaml: tsbatch.batching.mode: packed cannot be used: {reason}")
-        return Choice("bucketed", f"packing cannot be used: {reason}")
+        return self._fastest_proven() if self.engine.packs else Choice("bucketed", "the engine has not started")
 
-    def _pack(self) -> str | None:
+    def start_engine(self) -> None:
+        """Start the engine; if it is not PyTorch itself, prove the batching with it."""
+        super().start_engine()
+        if not self.engine.packs:
+            self.choice = self._fastest_proven()
+
+    def _fastest_proven(self) -> Choice:
+        asked, skips = self.settings.batching.mode, self.settings.batching.proof == "skip"
+        if skips and asked != "auto" and (asked != "packed" or self._pack(proven=False) is None):
+            return Choice(asked, "set in model-config.yaml, without a proof")
+        proof = BatchProof(self)
+        failures: list[str] = []
+        for mode in MODES if asked == "auto" else (asked,):
+            reason, difference = self._failure(mode, proof)
+            if reason is None:
+                choice = Choice(mode, _reason(mode, asked, failures), difference)
+                logger.info("batching: %s, largest difference %.1e: %s", mode, difference, choice.reason)
+                return choice
+            failures.append(f"{_CANNOT.get(mode, mode + ' cannot be used')}: {reason}")
+            if asked == mode:
+                raise SettingsError(f"model-config.yaml: tsbatch.batching.mode: {mode} cannot be used: {reason}")
+        raise AssertionError("one by one equals itself")
+
+    def _failure(self, mode: Mode, proof: BatchProof) -> tuple[str | None, float]:
+        """Return why a mode cannot be used, or None, and the largest difference seen."""
+        reason = self._pack() if mode == "packed" else None
+        if reason is not None:
+            return reason, 0.0
+        difference = 0.0
+        try:
+            difference = proof.difference(mode)
+        except Exception as error:  # a batch may fail in any way that the architecture knows
+            reason = f"a batch raised {first_line(error)}"
+        if not difference <= proof.tolerance:
+            reason = f"its answers differ from those one by one by {difference:.1e}, more than {proof.tolerance:.0e}"
+        if reason is not None and self.encoder is not None:
+            self.encoder.remove()
+            self.encoder = None
+        return reason, difference
+
+    def _pack(self, *, proven: bool = True) -> str | None:
+        """Switch packing on; return why that is impossible, or None."""
         if not self.engine.packs:
             return f"the engine {self.settings.engine} takes padded batches alone"
         if not hasattr(self.model, "base_model"):
@@ -87,9 +129,9 @@ class TextHandler(PretrainedHandler):
         # Two short ones, since each pass of a big model delays the first answer; but one exceeds a sliding window.
         window = getattr(self.model.config, "sliding_window", None) or 0
         try:
-            reason = prove(encoder, self._random_batch([4, 2 * window + 7]))
+            reason = prove(encoder, self._random_batch([4, 2 * window + 7])) if proven else None
         except Exception as error:
-            raise LoadError(f"the model cannot run on token ids alone: {first_line(error)}") from error
+            reason = f"the model raised {first_line(error)}"
         if reason is None:
             encoder.on = True
             self.encoder = encoder
@@ -243,3 +285,9 @@ def length_error(
     if count > limit and not cut:
         return Unprocessable(f"the text has {count} tokens, over the model's {limit}", expected=expected)
     return None
+
+
+def _reason(mode: Mode, asked: str, failures: Sequence[str]) -> str:
+    if asked == mode:
+        return "set in model-config.yaml, and its answers are those one by one"
+    return "; ".join(failures) or "the packed run gave the same answers as one by one"
