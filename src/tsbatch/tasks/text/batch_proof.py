@@ -184,13 +184,14 @@ def _long_text(handler: TextHandler) -> str:
     wanted = max(64, blocks * window + 7, min(512, WORK // max(1, weights)))
     words = min(wanted, MAX_LENGTH, handler.token_limit()) - 8
     tokens = len(handler.tokenizer("rain " * 8)["input_ids"]) - 2
-    return "rain " * max(2, 8 * words // max(1, tokens))
+    count: int = max(2, 8 * words // max(1, tokens))
+    return "rain " * count
 
 
 def _number_format(handler: TextHandler) -> str:
     asked = handler.settings.dtype
     if asked != "auto" and not handler.engine.packs:  # PyTorch itself is proven before its weights are converted
-        return str(asked)
+        return asked
     kinds = {parameter.dtype for parameter in handler.model.parameters()}
     return next((name for name in ("bfloat16", "float16") if getattr(torch, name) in kinds), "float32")
 
