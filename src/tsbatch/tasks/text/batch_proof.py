@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import torch
@@ -19,15 +19,15 @@ import torch
 from tsbatch.batching.rows import split, to_cpu
 from tsbatch.batching.strategy import Mode
 from tsbatch.errors import LoadError, first_line
-from tsbatch.protocol.request import Request
+from tsbatch.models.engines import Engine
+from tsbatch.protocol.request import Item, Request
+from tsbatch.settings import Settings
 from tsbatch.tasks.shared.grouping import group_equal
 from tsbatch.tasks.text.token_features import Tokens
 from tsbatch.worker.resources import to_device
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from tsbatch.tasks.text.handler import TextHandler
 
 TEXTS: Final = (
     "a",
@@ -46,6 +46,24 @@ MAX_LENGTH: Final = 1100
 SPECIAL: Final = ("pad_token", "sep_token", "mask_token", "unk_token", "cls_token", "bos_token", "eos_token")
 
 
+class Provable(Protocol):
+    """The part of a text handler that the proof uses; ``TextHandler`` documents each member."""
+
+    model: Any
+    tokenizer: Any
+    device: Any
+    settings: Settings
+    engine: Engine
+
+    def example(self, text: str) -> Any: ...  # noqa: D102 - documented on TextHandler, as are all members below
+    def decode_request(self, request: Request) -> list[Item]: ...  # noqa: D102
+    def encode(self, texts: Sequence[str]) -> list[Tokens]: ...  # noqa: D102
+    def preprocess(self, items: Sequence[Item]) -> Any: ...  # noqa: D102
+    def collate(self, features: Sequence[Any]) -> Any: ...  # noqa: D102
+    def inference(self, tensors: Any) -> Any: ...  # noqa: D102
+    def token_limit(self) -> int: ...  # noqa: D102
+
+
 class BatchProof:
     """The answers of a loaded handler to each text alone, and comparisons with batches.
 
@@ -53,7 +71,7 @@ class BatchProof:
         tolerance: the largest relative difference that counts as equal.
     """
 
-    def __init__(self, handler: TextHandler) -> None:
+    def __init__(self, handler: Provable) -> None:
         """Answer each text alone.
 
         Raises:
@@ -142,7 +160,7 @@ class BatchProof:
         return max((_distance(one, other, scale) for one, other, scale in pairs), default=0.0)
 
 
-def _probes(handler: TextHandler) -> list[Tokens]:
+def _probes(handler: Provable) -> list[Tokens]:
     """Return the features to compare: those of the texts, and the same with random tokens."""
     marks = [token for name in SPECIAL if (token := getattr(handler.tokenizer, name, None))]
     texts = [*TEXTS, f"{marks[0] if marks else ''} so {' '.join(map(str, marks))} it goes", _long_text(handler)]
@@ -151,13 +169,13 @@ def _probes(handler: TextHandler) -> list[Tokens]:
     return features + [_random(handler, feature, rng) for feature in features[1:6]]
 
 
-def _plain_probes(handler: TextHandler) -> list[Tokens]:
+def _plain_probes(handler: Provable) -> list[Tokens]:
     """Return the tokens of the texts as the tokenizer makes them."""
     found = handler.encode([*TEXTS, _long_text(handler)])
     return [tokens for tokens in found if 0 < len(tokens) <= handler.token_limit()]
 
 
-def _features(handler: TextHandler, text: str) -> list[Tokens]:
+def _features(handler: Provable, text: str) -> list[Tokens]:
     try:
         items = handler.decode_request(Request.of({"inputs": handler.example(text)}))
         [found] = handler.preprocess(items)
@@ -166,7 +184,7 @@ def _features(handler: TextHandler, text: str) -> list[Tokens]:
     return [one for one in (found if isinstance(found, list) else [found]) if isinstance(one, Tokens) and len(one)]
 
 
-def _random(handler: TextHandler, feature: Tokens, rng: np.random.Generator) -> Tokens:
+def _random(handler: Provable, feature: Tokens, rng: np.random.Generator) -> Tokens:
     """Return the feature with random tokens in place of all but the special ones."""
     special = handler.tokenizer.all_special_ids
     ids = rng.integers(0, getattr(handler.model.config, "vocab_size", None) or len(handler.tokenizer), len(feature))
@@ -174,7 +192,7 @@ def _random(handler: TextHandler, feature: Tokens, rng: np.random.Generator) -> 
     return replace(feature, ids=np.where(kept, feature.ids, ids))
 
 
-def _long_text(handler: TextHandler) -> str:
+def _long_text(handler: Provable) -> str:
     """Return a text longer than the windows of the model's attention, and as long as the proof can afford."""
     config, weights = handler.model.config, sum(parameter.numel() for parameter in handler.model.parameters())
     widths = [getattr(config, name, None) for name in WINDOWS]
@@ -188,7 +206,7 @@ def _long_text(handler: TextHandler) -> str:
     return "rain " * count
 
 
-def _number_format(handler: TextHandler) -> str:
+def _number_format(handler: Provable) -> str:
     asked = handler.settings.dtype
     if asked != "auto" and not handler.engine.packs:  # PyTorch itself is proven before its weights are converted
         return asked
