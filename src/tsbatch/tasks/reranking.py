@@ -9,6 +9,9 @@ Parameters, next to them or under ``parameters``: ``raw_scores``, ``return_text`
 
     [{"index": 1, "score": 0.98}, {"index": 0, "score": 0.02}]
 
+Scores are those of sentence-transformers' ``CrossEncoder.predict``: a folder that it saved may have an activation of
+its own, and a prompt before the query (``tasks/text/cross_encoder.py``).
+
 Each passage makes a pair for the model; the pairs of all requests share forward passes. In a pair that is too long
 the longer text is cut first.
 """
@@ -26,12 +29,13 @@ from tsbatch.errors import LoadError, Unprocessable
 from tsbatch.protocol.fields import list_names
 from tsbatch.protocol.request import Item, Request
 from tsbatch.settings import Section
-from tsbatch.tasks.shared.classification import Array, sigmoid
+from tsbatch.tasks.shared.classification import Array
 from tsbatch.tasks.shared.schemas import INTEGER, NUMBER, STRING, array_of, object_of
 from tsbatch.tasks.shared.task_handler import check_count
+from tsbatch.tasks.text.cross_encoder import CrossEncoderSettings, read_cross_encoder
 from tsbatch.tasks.text.handler import EXAMPLES
 from tsbatch.tasks.text.sequence_classification import SequenceClassificationHandler, check_pairs, spans
-from tsbatch.tasks.text.token_features import Tokens
+from tsbatch.tasks.text.token_features import Tokens, lower_case
 
 PASSAGES = ("texts", "passages", "documents")
 EXPECTED = '{"query": "...", "texts": ["...", "..."]}'
@@ -47,7 +51,7 @@ class RerankingParameters(Section):
     """Parameters of a request.
 
     Attributes:
-        raw_scores: answer with the model's logits, instead of numbers from 0 to 1 (sigmoid).
+        raw_scores: answer with the model's logits, instead of scores (sigmoid, or the folder's activation).
         return_text: include the passages in the answer.
         return_documents: the same, under Cohere's name.
         top_n: answer with only this many passages.
@@ -71,17 +75,23 @@ class RerankingHandler(SequenceClassificationHandler):
     output_schema: ClassVar[Any] = array_of(object_of({"index": INTEGER, "score": NUMBER}, {"text": STRING}))
     parameters_class: ClassVar[Any] = RerankingParameters
     settings_class: ClassVar[Any] = RerankingOptions
+    cross_encoder: CrossEncoderSettings
 
     def prepare(self) -> None:
-        """Refuse a model that has not exactly one class.
+        """Refuse a model that has not exactly one class, and read what CrossEncoder saved beside it.
 
         Raises:
-            LoadError: it has several.
+            LoadError: the model has several classes, or a setting that tsbatch does not know.
         """
         super().prepare()
         count = self.model.config.num_labels
         if count != 1:
             raise LoadError(f"config.json: the model has {count} classes; reranking needs a cross-encoder with one")
+        self.cross_encoder = read_cross_encoder(self.model_dir)
+        if self.cross_encoder.max_length:
+            self.tokenizer.model_max_length = self.cross_encoder.max_length
+        if self.cross_encoder.lower:
+            lower_case(self.tokenizer)
 
     def examples(self) -> Sequence[Any]:
         """A query with passages of typical lengths."""
@@ -128,15 +138,15 @@ class RerankingHandler(SequenceClassificationHandler):
     def preprocess(self, items: Sequence[Item]) -> list[Any]:
         """Tokenize queries and passages as pairs: for each item a list with one feature a passage, or its error."""
         passages = [text for item in items for text in item.value["texts"]]
-        queries = [item.value["query"] for item in items for _ in item.value["texts"]]
+        queries = [self.cross_encoder.prompt + item.value["query"] for item in items for _ in item.value["texts"]]
         pairs, counts = self.fit(queries, passages)
         all_spans = spans([len(item.value["texts"]) for item in items])
         return [self._checked(item, pairs[span], counts[span]) for item, span in zip(items, all_spans, strict=True)]
 
     def postprocess(self, outputs: Sequence[Sequence[torch.Tensor]], items: Sequence[Item]) -> list[Any]:
         """Rank each item's passages by the logits (1,) of its pairs."""
-        logits = torch.cat([row for own in outputs for row in own]).numpy()
-        scores = sigmoid(logits)
+        joined = torch.cat([row for own in outputs for row in own])
+        logits, scores = joined.numpy(), self.cross_encoder.activation(joined[:, None])[:, 0].numpy()
         all_spans = spans([len(own) for own in outputs])
         return [_ranking(item, logits[span], scores[span]) for item, span in zip(items, all_spans, strict=True)]
 
@@ -158,7 +168,7 @@ class RerankingHandler(SequenceClassificationHandler):
 
 def _ranking(item: Item, logits: Array, scores: Array) -> list[dict[str, Any]]:
     asked: RerankingParameters = item.parameters
-    order = np.argsort(-logits, kind="stable")[: asked.top_n]  # logits differ where the sigmoid rounds to 1
+    order = np.lexsort((-logits, -scores))[: asked.top_n]  # logits differ where the sigmoid rounds to 1
     chosen = logits if asked.raw_scores else scores
     texts = item.value["texts"] if asked.return_text or asked.return_documents else None
     return [{"index": int(row), **({"text": texts[row]} if texts else {}), "score": chosen[row]} for row in order]
