@@ -5,7 +5,8 @@ Output for each image::
 
     {"embedding": [0.01, …]}
 
-Models of images and texts (CLIP, SigLIP) give the vector that is compared with texts. Others are pooled: by their own
+Models of images and texts (CLIP, SigLIP) give the vector that is compared with texts, also if only their image half was
+saved with its projection (CLIPVisionModelWithProjection). Others are pooled: by their own
 pooler if the folder has its weights, otherwise by the first token (ViT) or the mean over the image (ResNet), unless
 ``handler.pooling`` says otherwise. Limits: ``tsbatch.limits.image_pixels``.
 """
@@ -21,6 +22,7 @@ from tsbatch.errors import SettingsError
 from tsbatch.protocol.request import Item
 from tsbatch.settings import Section
 from tsbatch.tasks.images.handler import ImageHandler, ImageOptions
+from tsbatch.tasks.shared.pretrained_folder import VECTOR_OUTPUTS, read_config, vector_class
 from tsbatch.tasks.shared.schemas import NUMBER, array_of, object_of
 
 Pooling = Literal["pooler", "cls", "mean"]
@@ -57,12 +59,14 @@ class ImageEmbeddingHandler(ImageHandler):
     output_schema: ClassVar[Any] = object_of({"embedding": array_of(NUMBER)})
     pooling: Pooling | None = None
     """None for a model of images and texts."""
+    output: str | None = None
+    """The model's output that is the vector of an image; None if there is none."""
 
     def load_model(self) -> Any:
         """Load the encoder."""
         from transformers import AutoModel
 
-        return self.load_pretrained(AutoModel)
+        return self.load_pretrained(vector_class(read_config(self.model_dir)) or AutoModel)
 
     def prepare(self) -> None:
         """Load the image processor, and choose the pooling.
@@ -72,7 +76,10 @@ class ImageEmbeddingHandler(ImageHandler):
         """
         super().prepare()
         self.check_encoder(self.model)
-        if not hasattr(self.model, "get_image_features"):
+        self.output = VECTOR_OUTPUTS.get(type(self.model).__name__)
+        if self.output and self.options.pooling:
+            raise SettingsError("model-config.yaml: handler.pooling: this model cannot be pooled otherwise")
+        if not self.output and not hasattr(self.model, "get_image_features"):
             self.pooling = self._choose_pooling(self.options.pooling)
 
     def _choose_pooling(self, asked: Pooling | None) -> Pooling:
@@ -86,7 +93,9 @@ class ImageEmbeddingHandler(ImageHandler):
 
     def forward(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Vectors (n, dimensions) of pixels."""
-        if self.pooling is None:
+        if self.output:
+            vectors: torch.Tensor = getattr(self.model(**inputs), self.output)
+        elif self.pooling is None:
             features = self.model.get_image_features(**inputs)  # transformers 5 returns an object
             vectors = features if isinstance(features, torch.Tensor) else features.pooler_output
         else:

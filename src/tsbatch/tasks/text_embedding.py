@@ -26,7 +26,7 @@ from tsbatch.batching.strategy import Choice
 from tsbatch.errors import LoadError, SettingsError, Unprocessable
 from tsbatch.protocol.request import Item
 from tsbatch.settings import Section
-from tsbatch.tasks.shared.pretrained_folder import read_config
+from tsbatch.tasks.shared.pretrained_folder import VECTOR_OUTPUTS, read_config, vector_class
 from tsbatch.tasks.shared.schemas import INTEGER, NUMBER, array_of, object_of
 from tsbatch.tasks.text.handler import UNLIMITED, TextHandler, length_error
 from tsbatch.tasks.text.pooling import POOLINGS, Head, read_head, read_options
@@ -77,6 +77,8 @@ class TextEmbeddingHandler(TextHandler):
     max_length: int
     whole: str | None = None
     """Why the library runs the model as a whole; None if it does not."""
+    output: str | None = None
+    """The model's output that is the vector of a text; None if its token states are pooled."""
 
     def load_model(self) -> Any:
         """Load the encoder, of an encoder-decoder (T5) its first half; or the library's whole model.
@@ -89,9 +91,12 @@ class TextEmbeddingHandler(TextHandler):
         self.whole = whole_because(self.model_dir)
         if self.whole is not None:
             return load_whole(self.model_dir, self.whole, self.device)
-        encoder_only = read_config(self.model_dir).get("model_type") in ENCODERS_OF
-        model = self.load_pretrained(AutoModelForTextEncoding if encoder_only else AutoModel)
+        config = read_config(self.model_dir)
+        plain = AutoModelForTextEncoding if config.get("model_type") in ENCODERS_OF else AutoModel
+        pooled = (self.model_dir / "modules.json").is_file()
+        model = self.load_pretrained(plain if pooled else vector_class(config) or plain)
         self.check_encoder(model)
+        self.output = VECTOR_OUTPUTS.get(type(model).__name__)
         return model
 
     def load_tokenizer(self) -> Any:
@@ -126,7 +131,7 @@ class TextEmbeddingHandler(TextHandler):
         head = self._read_head()
         if options.pooling:
             if not head.poolings:
-                raise SettingsError("model-config.yaml: handler.pooling: the folder's modules.json needs its own")
+                raise SettingsError("model-config.yaml: handler.pooling: this model cannot be pooled otherwise")
             head = replace(head, poolings=(options.pooling,))
         if options.normalize is not None:
             head = replace(head, normalize=options.normalize)
@@ -150,6 +155,8 @@ class TextEmbeddingHandler(TextHandler):
             lower_case(self.tokenizer)
 
     def _read_head(self) -> Head:
+        if self.output:
+            return Head(poolings=(), normalize=False)
         if not self.whole:
             return read_head(self.model_dir, self.device)
         kinds = [kind for kind, _ in read_modules(self.model_dir)]
@@ -181,7 +188,11 @@ class TextEmbeddingHandler(TextHandler):
         if self.whole:
             return encode_whole(self.model, tensors)
         moved = to_device(tensors, self.device)
-        states = self.model(**moved).last_hidden_state.float()  # sums over tokens are too inaccurate in half precision
+        found = self.model(**moved)
+        if self.output:
+            vectors: torch.Tensor = getattr(found, self.output)
+            return vectors.float()
+        states = found.last_hidden_state.float()  # sums over tokens are too inaccurate in half precision
         return self.head(states, moved["attention_mask"])
 
     def postprocess(self, outputs: torch.Tensor, items: Sequence[Item]) -> list[dict[str, Any]]:

@@ -32,6 +32,16 @@ FILES: Final = (
 """Files that transformers reads as JSON; its message about a broken one does not name the file."""
 HEADS: Final = ("SequenceClassification", "TokenClassification", "QuestionAnswering", "MaskedLM", "MultipleChoice")
 """Some of these heads have weights of the same names: one loads as the other, and gives nonsense."""
+VECTOR_OUTPUTS: Final[Mapping[str, str]] = {
+    "DPRContextEncoder": "pooler_output",
+    "DPRQuestionEncoder": "pooler_output",
+    "CLIPTextModelWithProjection": "text_embeds",
+    "ClapTextModelWithProjection": "text_embeds",
+    "MetaClip2TextModelWithProjection": "text_embeds",
+    "CLIPVisionModelWithProjection": "image_embeds",
+    "MetaClip2VisionModelWithProjection": "image_embeds",
+}
+"""Classes of transformers whose answer is one vector per input, and the name of that output."""
 
 
 def read_config(folder: Path) -> Mapping[str, Any]:
@@ -119,6 +129,14 @@ def saved_as(config: Mapping[str, Any]) -> str:
     return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
 
 
+def vector_class(config: Mapping[str, Any]) -> Any:
+    """The class of :data:`VECTOR_OUTPUTS` that the folder was saved from; None if it is none of these."""
+    import transformers
+
+    saved = saved_as(config)
+    return getattr(transformers, saved, None) if saved in VECTOR_OUTPUTS else None
+
+
 def check_shapes(mismatched: Iterable[Any], model: Any) -> None:
     """Refuse weights whose shapes differ from those that the config gives the model.
 
@@ -174,8 +192,9 @@ def load_failure(error: Exception, folder: Path, *, files: Sequence[str], task: 
     except LoadError as broken:
         return str(broken)
     if "Unrecognized configuration class" in str(error):
-        kind = read_config(folder).get("model_type")
-        return f"transformers has no model for {task} of model_type {kind} (config.json)"
+        config = read_config(folder)
+        saved = f", saved as {saved_as(config)}" if saved_as(config) else ""
+        return f"transformers has no model for {task} of model_type {config.get('model_type')} (config.json){saved}"
     lacks = "tokenizer_config.json" in files and not (folder / "tokenizer_config.json").is_file()
     more = "; it has no tokenizer_config.json" if lacks else ""
     return first_line(error).replace(str(folder), "the archive") + more
