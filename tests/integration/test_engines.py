@@ -29,11 +29,21 @@ class Wrong(Engine):
     name = "wrong"
     def start(self, source):
         forward = source.model.forward
-        def astray(**tensors):  # quick, and padding leaks into the answers of those who share a batch
+        def astray(**tensors):  # quick, and its answers are other ones than the model's
+            output = forward(**tensors)
+            output.last_hidden_state = output.last_hidden_state + 0.05 * output.last_hidden_state.roll(1, -1)
+            return output
+        return astray
+
+class Leaking(Engine):
+    name = "leaking"
+    def start(self, source):
+        forward = source.model.forward
+        def leaking(**tensors):  # the neighbours in a batch take part in each answer
             output = forward(**tensors)
             output.last_hidden_state = output.last_hidden_state + 0.05 * output.last_hidden_state.roll(1, 0)
             return output
-        return astray
+        return leaking
 
 class Slow(Engine):
     name = "slow"
@@ -68,7 +78,7 @@ def others(tmp_path, monkeypatch):
     about = tmp_path / "site" / "others-1.0.dist-info"
     about.mkdir(parents=True)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: others\nVersion: 1.0\n", encoding="utf-8")
-    names = "\n".join(f"{name.lower()} = others_engines:{name}" for name in ("Wrong", "Slow", "Absent"))
+    names = "\n".join(f"{name.lower()} = others_engines:{name}" for name in ("Wrong", "Leaking", "Slow", "Absent"))
     (about / "entry_points.txt").write_text(f"[tsbatch.engines]\n{names}\n", encoding="utf-8")
     (tmp_path / "site" / "others_engines.py").write_text(OTHERS, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path / "site")
@@ -202,6 +212,12 @@ def test_auto_takes_the_fastest_whose_answers_agree(pack, others, capsys, monkey
     assert kept["chosen"] == {"engine": "eager", "dtype": "float32"}
     assert kept["trials"] == report["engines"]
     assert config["tsbatch"]["engine"] == "eager"
+
+
+def test_an_engine_whose_answers_depend_on_the_neighbours_runs_one_by_one(others, folder):
+    handler = load(folder, engine="leaking")
+    assert handler.choice.mode == "single"
+    assert "equal cannot be used: its answers differ from those one by one" in handler.choice.reason
 
 
 def test_an_engine_that_strays_is_refused_also_when_it_is_asked_for(pack, others, capsys):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tsbatch.batching.cost import PassCost
-from tsbatch.batching.planning import Bounds, plan, plan_packed
+from tsbatch.batching.planning import Bounds, plan, plan_equal, plan_packed
 
 LENGTHS = st.lists(st.integers(0, 60), min_size=1, max_size=10)
 BOUNDS = st.builds(Bounds, features=st.integers(1, 10), cost=st.none() | st.integers(1, 300))
@@ -154,3 +154,17 @@ def test_packed_no_two_passes_could_have_been_one(lengths, bounds):
 
 def test_packed_without_bounds_is_one_pass():
     assert len(plan_packed([1, 900, 3] * 50, bounds=Bounds(256))) == 1
+
+
+@given(lengths=LENGTHS, bounds=BOUNDS)
+def test_equal_lengths_alone_share_a_pass(lengths, bounds):
+    groups = plan_equal(lengths, bounds=bounds)
+    assert sorted(index for group in groups for index in group) == list(range(len(lengths)))
+    for group in groups:
+        assert len({lengths[index] for index in group}) == 1
+        assert len(group) <= bounds.features
+        assert len(group) == 1 or bounds.cost is None or len(group) * lengths[group[0]] <= bounds.cost
+
+
+def test_all_of_one_length_share_one_pass():
+    assert sorted(map(sorted, plan_equal([3, 5, 3, 5, 3], bounds=Bounds(256)))) == [[0, 2, 4], [1, 3]]

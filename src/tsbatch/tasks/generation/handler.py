@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Final
 import torch
 
 from tsbatch.batching.strategy import Choice
+from tsbatch.errors import SettingsError
 from tsbatch.protocol.request import Item
 from tsbatch.tasks.generation.parameters import GenerationOptions, GenerationParameters, samples
 from tsbatch.tasks.generation.token_selection import Plan, RowEnds, RowScores
@@ -120,7 +121,14 @@ class GeneratingHandler(TextHandler):
         return [text if plan.keep_stop else _before(text, plan.stops) for text, plan in zip(texts, plans, strict=True)]
 
     def choose_batching(self) -> Choice:
-        """Bucketed, or padded if model-config.yaml asks for it; a generating model needs each text in its own row."""
+        """Bucketed, or what model-config.yaml asks for.
+
+        Raises:
+            SettingsError: it asks for packing.
+        """
+        if self.settings.batching.mode == "packed":
+            reason = "a generating model needs each text in its own row"
+            raise SettingsError(f"model-config.yaml: tsbatch.batching.mode: packed cannot be used: {reason}")
         return PretrainedHandler.choose_batching(self)
 
     def _generate(self, batch: Mapping[str, torch.Tensor], plans: Sequence[Plan]) -> list[torch.Tensor]:
