@@ -27,6 +27,7 @@ from tsbatch.tasks.shared.attributions import (
     explain_inputs,
     explanation_schema,
 )
+from tsbatch.tasks.shared.grouping import map_groups
 from tsbatch.tasks.shared.schemas import INTEGER, NUMBER, STRING, Schema, array_of, object_of
 from tsbatch.tasks.text.handler import TextHandler
 from tsbatch.tasks.text.token_features import Tokens
@@ -65,9 +66,19 @@ def explain_tokens(
         return explain_in_passes(
             items,
             features,
-            lambda items, features: _explain(handler, items, features),
+            lambda items, features: _explain_unpadded(handler, items, features),
             length=len,  # little padding
         )
+
+
+def _explain_unpadded(handler: TextHandler, items: Sequence[Item], features: Sequence[Tokens]) -> list[Any]:
+    """Explanations of items; padding only if it does not change the model's answers."""
+    keys = {"equal": [len(tokens) for tokens in features], "single": range(len(items))}
+    return map_groups(
+        list(zip(items, features, strict=True)),
+        keys.get(handler.choice.mode, [0] * len(items)),
+        lambda part: _explain(handler, *zip(*part, strict=True)),
+    )
 
 
 def _explain(handler: TextHandler, items: Sequence[Item], features: Sequence[Tokens]) -> list[Any]:
