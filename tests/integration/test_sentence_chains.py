@@ -116,6 +116,9 @@ LIBRARYS = {
     "Router": router,
     "without the prompt": lambda folder: [encoder(folder), pool(include_prompt=False)],
 }
+if int(library.__version__.split(".")[0]) < 6:  # the newest for transformers 4.57 has no residual, and fails on ""
+    for missing in ("residual", "projected residual", "LSTM"):
+        del LIBRARYS[missing]
 
 
 def save(folder, make, **options):
@@ -151,7 +154,7 @@ def test_a_chain_answers_as_encode_does_in_any_batch(tmp_path, kind):
     assert np.abs(vectors(handler) - wanted).max() < 1e-4
 
 
-@pytest.mark.parametrize("kind", ["mean", "without the prompt", "residual"])
+@pytest.mark.parametrize("kind", ["mean", "without the prompt", "LayerNorm"])
 def test_prompts_and_dimensions_as_in_encode(tmp_path, kind):
     prompts = {"query": "the dog ", "document": "cat "}
     make = {**OURS, **LIBRARYS}[kind]
@@ -206,3 +209,24 @@ def test_a_dense_layer_without_an_activation_has_tanh(tmp_path):
     del config["activation_function"]
     write(path, config)
     assert np.abs(vectors(load(folder)) - by_the_library(folder)).max() < 1e-4
+
+
+@pytest.mark.parametrize("kind", ["static", "Router", "bag of words"])
+def test_a_folder_without_a_transformer_of_its_own_can_be_packaged(tmp_path, kind):
+    from tsbatch.errors import UsageError
+    from tsbatch.packaging.model_files import model_files
+
+    folder = save(tmp_path, LIBRARYS[kind])
+    files, _ = model_files(folder, "text-embedding")
+    assert set(files) == {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(UsageError, match=r"no config\.json"):
+        model_files(folder, "text-classification")
+
+
+@pytest.mark.parametrize("kind", ["Dense on tokens", "static"])
+def test_an_option_of_dense_that_the_installed_library_passes_over(tmp_path, kind):
+    folder = save(tmp_path, lambda folder: [*LIBRARYS[kind](folder), *([] if kind != "static" else [dense(12)])])
+    [path] = (path for path in folder.rglob("config.json") if "in_features" in json.loads(path.read_text()))
+    write(path, {**json.loads(path.read_text()), "use_gate": True})
+    with pytest.raises(LoadError, match=r"installed sentence-transformers has no use_gate in Dense|use_gate: True"):
+        load(folder)

@@ -107,6 +107,8 @@ def check_transformers(folder: Path, names: Mapping[str, Path], task: str) -> No
     wanted = needs(task)
     if not wanted.transformers:
         return
+    if task == "text-embedding" and _without_transformer(names):
+        return  # the library loads these, and its own message says what is missing
     if "config.json" not in names:
         old = f" (only {OLD_LAYOUT}; load and save the model once with sentence-transformers 2.0 or later)"
         raise UsageError(
@@ -125,6 +127,15 @@ def check_transformers(folder: Path, names: Mapping[str, Path], task: str) -> No
             f"{folder}: no preprocessor_config.json; --task {task} needs it in the model folder; "
             "processor.save_pretrained() writes it"
         )
+
+
+def _without_transformer(names: Mapping[str, Path]) -> bool:
+    """Whether sentence-transformers saved a model with no transformer in the folder itself, as StaticEmbedding."""
+    try:
+        first = json.loads(names["modules.json"].read_bytes())[0]["type"]
+    except (KeyError, IndexError, TypeError, ValueError):
+        return False
+    return str(first).startswith("sentence_transformers.") and not str(first).endswith(".Transformer")
 
 
 def _check_weights(folder: Path, names: Mapping[str, Path]) -> None:

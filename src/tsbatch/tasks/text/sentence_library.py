@@ -7,7 +7,8 @@ transformer, run by the library as a whole (:func:`load_whole`). The library is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -85,6 +86,7 @@ def load_whole(model_dir: Path, reason: str, device: torch.device) -> Any:
         LoadError: the library is missing or cannot load or run the folder, or weights are missing.
     """
     library = _library(reason)
+    _check_dense(model_dir.rglob("config.json"))
     try:
         with torch.random.fork_rng(devices=[]):
             states = []
@@ -131,6 +133,7 @@ class Chain:
         _library(reason)
         from sentence_transformers import models
 
+        _check_dense(folder / "config.json" for kind, folder in modules if kind == "Dense")
         self.modules = []
         for kind, folder in modules:
             try:
@@ -153,6 +156,22 @@ class Chain:
         for module in self.modules:
             features = module(features)
         return features["sentence_embedding"]
+
+
+def _check_dense(paths: Iterable[Path]) -> None:
+    """Refuse options of Dense that this version of the library does not know, since it passes over them."""
+    from sentence_transformers import models
+
+    known = inspect.signature(models.Dense).parameters.keys()
+    for path in paths:
+        config = read_json(path)
+        if isinstance(config, Mapping) and config.keys() >= {"in_features", "out_features"}:
+            unknown = sorted(key for key in config.keys() - known if config[key] not in (None, False))
+            if unknown:
+                raise LoadError(
+                    f"{path.parent.name}/config.json: the installed sentence-transformers has no {abbreviate(unknown)} "
+                    "in Dense; install a newer one"
+                )
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
