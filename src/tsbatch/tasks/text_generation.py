@@ -15,7 +15,7 @@ makes one text, and excludes sampling.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Final, Literal
 
@@ -25,7 +25,7 @@ from pydantic import Field
 
 from tsbatch.errors import PayloadTooLarge, Unprocessable, first_line
 from tsbatch.protocol.request import Item, Request
-from tsbatch.tasks.generation.handler import EXAMPLE_PARAMETERS, GeneratingHandler, Prompt
+from tsbatch.tasks.generation.handler import GeneratingHandler, Prompt
 from tsbatch.tasks.generation.parameters import GenerationParameters, StopString, make_plan
 from tsbatch.tasks.generation.token_selection import Plan
 from tsbatch.tasks.shared.grouping import map_groups
@@ -88,13 +88,21 @@ class TextGenerationHandler(GeneratingHandler):
         """Read the model's defaults, the first token of a text, and the limit for prompt and new tokens together."""
         super().prepare()
         self.total = self.positions or self.max_input + self.options.max_new_tokens
-        self.prefix = getattr(self.model.config, "prefix", None) or ""
+        self.prefix = self._default_prefix()
         self.begin = self.neutral.bos_token_id
 
-    def examples(self) -> Sequence[Any]:
-        """Texts of typical lengths, with few new tokens."""
-        parameters = {**EXAMPLE_PARAMETERS, "handle_long_generation": "hole"}
-        return [{"text": text, "parameters": parameters} for text in super().examples()]
+    def _default_prefix(self) -> str:
+        """What goes before each text, as in transformers' pipeline: config.json's prefix, or XLNet's article."""
+        given = getattr(self.model.config, "prefix", None)
+        if given is None and type(self.model).__name__ == "XLNetLMHeadModel":
+            from transformers import TextGenerationPipeline
+
+            given = TextGenerationPipeline.XL_PREFIX
+        return given or ""
+
+    def example_parameters(self) -> Mapping[str, Any]:
+        """Examples that are too long lose their beginning."""
+        return {"handle_long_generation": "hole"}
 
     def decode_request(self, request: Request) -> list[Item]:
         """Decode the items of one request; a list of messages alone is one chat."""
@@ -170,7 +178,9 @@ class TextGenerationHandler(GeneratingHandler):
         elif len(ids) > longest:
             message = f"the prompt has {len(ids)} tokens, over this model's limit of {longest}"
             raise Unprocessable(message, expected='a shorter text, or "handle_long_generation": "hole"')
-        plan = make_plan(asked, self.defaults, prompt=len(ids), room=room, cap=self.options.max_new_tokens)
+        first = self.defaults.get("forced_bos_token_id") if len(ids) == 1 else None  # as in transformers
+        cap = self.options.max_new_tokens
+        plan = make_plan(asked, self.defaults, prompt=len(ids), room=room, cap=cap, first=first)
         if asked.num_return_sequences > 1 and not plan.temperature:
             raise Unprocessable(
                 "parameters.num_return_sequences: greedy decoding always gives the same text", expected="do_sample"

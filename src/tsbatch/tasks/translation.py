@@ -24,6 +24,7 @@ from tsbatch.tasks.generation.encoder_decoder import (
     EncoderDecoderParameters,
     Route,
 )
+from tsbatch.tasks.generation.generation_config import COMMON, REFUSED, check_supported
 from tsbatch.tasks.shared.schemas import STRING, object_of
 from tsbatch.tasks.shared.task_handler import abbreviate
 
@@ -97,9 +98,9 @@ class TranslationHandler(EncoderDecoderHandler):
     def example_parameters(self) -> Mapping[str, Any]:
         """Two of the model's languages."""
         if not self.codes:
-            return {}
+            return super().example_parameters()
         codes = sorted(self.codes)
-        return {"src_lang": codes[0], "tgt_lang": codes[-1]}
+        return {**super().example_parameters(), "src_lang": codes[0], "tgt_lang": codes[-1]}
 
     def describe_handle(self) -> dict[str, Any]:
         """Describe the task's input and output, and this model's languages."""
@@ -122,6 +123,7 @@ class TranslationHandler(EncoderDecoderHandler):
         pairs = {}
         for name, params in self.task_params.items():
             if found := re.fullmatch(r"translation_([^_]+)_to_([^_]+)", name):
+                check_supported(params or {}, (*REFUSED, *COMMON), file="config.json: task_specific_params")
                 pairs[f"{found[1]} to {found[2]}"] = self.route_with({**self.defaults, **(params or {})})
         return pairs
 

@@ -15,6 +15,7 @@ import torch
 from tsbatch.errors import Unprocessable
 from tsbatch.tasks.audio.handler import Decoding, Options
 from tsbatch.tasks.audio.speech_windows import Span
+from tsbatch.tasks.generation.generation_config import SPEECH_REFUSED, check_supported
 from tsbatch.tasks.shared.task_handler import read_json
 
 DEFAULTS = {"max_new_tokens": 256, "num_beams": 5}
@@ -115,6 +116,8 @@ class Generator:
         self._handler = handler
         self._model, self._tokenizer = handler.model, handler.tokenizer
         read_json(handler.model_dir / "generation_config.json")  # transformers ignores a broken file
+        check_supported(self._model.generation_config, SPEECH_REFUSED)
+        self._model.generation_config.return_dict_in_generate = False
         configured = self._model.generation_config.to_diff_dict()
         self._defaults = {name: value for name, value in DEFAULTS.items() if name not in configured}
         if "max_length" in configured:

@@ -66,13 +66,18 @@ def decode_sound(raw: bytes, *, rate: int, max_seconds: float) -> Samples:
             _check_header(file, raw, max_seconds)
             pieces = list(_converted(_mono(file), file.samplerate, rate))
     except failure as error:
-        raise Unprocessable(f"the sound file is broken: {str(error)[:200]}", expected=_EXPECTED) from None
+        raise Unprocessable(f"the sound file is broken: {_reason(error)}", expected=_EXPECTED) from None
     samples = np.concatenate(pieces) if pieces else np.empty(0, np.float32)
     if not samples.size:
         raise Unprocessable("the sound file has no sound in it", expected="at least one sample")
     if not np.isfinite(samples).all():
         raise Unprocessable("the sound file has samples that are not numbers", expected="samples from -1 to 1")
     return samples
+
+
+def _reason(error: Exception) -> str:
+    """What libsndfile says, without the Python object that soundfile puts before it, whose address helps nobody."""
+    return str(getattr(error, "error_string", error))[:200]
 
 
 @functools.cache

@@ -10,7 +10,7 @@ import torch
 
 from tsbatch.errors import LoadError, Unprocessable
 from tsbatch.protocol.request import Item
-from tsbatch.tasks.generation.handler import EXAMPLE_PARAMETERS, GeneratingHandler, Prompt
+from tsbatch.tasks.generation.handler import GeneratingHandler, Prompt
 from tsbatch.tasks.generation.parameters import GenerationOptions, GenerationParameters, make_plan
 from tsbatch.tasks.shared.grouping import map_groups
 from tsbatch.tasks.text.handler import length_error
@@ -70,13 +70,17 @@ class EncoderDecoderHandler(GeneratingHandler):
         """Make sure that the decoder has a token to begin with.
 
         Raises:
-            LoadError: neither generation_config.json nor config.json names one.
+            LoadError: neither generation_config.json nor config.json names one; or a setting is not supported.
         """
         super().prepare()
         if self.neutral.decoder_start_token_id is None:
             self.neutral.decoder_start_token_id = getattr(self.model.config, "decoder_start_token_id", None)
         if self.neutral.decoder_start_token_id is None and self.neutral.bos_token_id is None:
             raise LoadError("generation_config.json: no decoder_start_token_id, the token that each text begins with")
+        forced = self.defaults.get("forced_bos_token_id") or hasattr(self.tokenizer, "_build_translation_inputs")
+        if forced and self.neutral.begin_suppress_tokens:
+            message = "begin_suppress_tokens is not supported together with a forced first token"
+            raise LoadError(f"generation_config.json: {message}")
 
     def route(self, parameters: Any) -> Route:
         """How a text with these parameters is read, and how its answer begins.
@@ -97,14 +101,9 @@ class EncoderDecoderHandler(GeneratingHandler):
         super().check_item(item)
         self.route(item.parameters)
 
-    def examples(self) -> Sequence[Any]:
-        """Texts of typical lengths, with few new tokens."""
-        parameters = {**EXAMPLE_PARAMETERS, "truncation": True, **self.example_parameters()}
-        return [{"text": text, "parameters": parameters} for text in super().examples()]
-
     def example_parameters(self) -> Mapping[str, Any]:
-        """The parameters that each request to this model must have."""
-        return {}
+        """The parameters that each request to this model must have, and the cut of long examples."""
+        return {"truncation": True}
 
     def preprocess(self, items: Sequence[Item]) -> list[Any]:
         """Turn texts into prompts: for each item one, or its error. One call of the tokenizer a source language."""

@@ -80,7 +80,7 @@ class RowScores:
         plans: the plan of each row; with beams, each plan has as many consecutive rows, as in ``generate``.
         start: tokens of a row before the first new one, padding included.
         ends: the tokens that end a text.
-        forced_end: the token at the last position of a text, or None.
+        forced_end: the token, or one of the tokens, at the last position of a text; None: any.
         mask: attention mask (n, start) of the prompt, whose tokens then count as repeated; None: there is no prompt.
         device: the device of the scores.
     """
@@ -91,17 +91,18 @@ class RowScores:
         *,
         start: int,
         ends: Sequence[int],
-        forced_end: int | None = None,
+        forced_end: int | Sequence[int] | None = None,
         mask: torch.Tensor | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
         rows = [plan for plan in plans for _ in range(plan.num_beams)]
         self._rows, self._start = rows, start
         self._ends = torch.tensor(list(ends), dtype=torch.long, device=device)
-        self._forced_end = forced_end
+        self._forced_end = [forced_end] if isinstance(forced_end, int) else list(forced_end or ())
         self._mask = None if mask is None else mask.repeat_interleave(plans[0].num_beams, dim=0).bool()
         names = ("max_new_tokens", "min_new_tokens", "repetition_penalty")
         self._max_new, self._min_new, self._penalty = (_column(rows, name, device) for name in names)
+        self._no_repeat, self._padding = _no_repeat(plans[0].no_repeat_ngram_size), self._padded_counts()
         self._firsts = [(index, row.first) for index, row in enumerate(rows) if row.first is not None]
         self._sampled = torch.tensor([index for index, row in enumerate(rows) if row.temperature], device=device)
         self._sampler = Sampler([row for row in rows if row.temperature], device) if len(self._sampled) else None
@@ -111,12 +112,14 @@ class RowScores:
         step = ids.shape[1] - self._start
         if any(row.repetition_penalty != 1.0 for row in self._rows):
             scores = self._penalise(ids, scores)
+        if self._no_repeat is not None:
+            scores = self._without_repeated_ngrams(ids, scores)
         if step < int(self._min_new.max()):
             scores[(self._min_new[:, 0] > step).nonzero(), self._ends] = -torch.inf
         if step == 0:
             for index, first in self._firsts:
-                _force(scores, [index], first)
-        if self._forced_end is not None:
+                _force(scores, [index], [first])
+        if self._forced_end:
             _force(scores, (self._max_new[:, 0] == step + 1).nonzero()[:, 0], self._forced_end)
         if self._sampler is not None:
             scores[self._sampled] = self._sampler(scores[self._sampled], step)
@@ -131,16 +134,41 @@ class RowScores:
         repeated = torch.where(repeated < 0, repeated * self._penalty, repeated / self._penalty)
         return scores.scatter(1, ids, repeated)
 
+    def _padded_counts(self) -> list[int]:
+        """The number of padding tokens before each row's prompt; empty if there are none."""
+        counts = [] if self._mask is None else (~self._mask).sum(dim=1).tolist()
+        return counts if any(counts) else []
+
+    def _without_repeated_ngrams(self, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Exclude tokens that would repeat a sequence. Padding does not count: it is often the token of the end."""
+        if not self._padding:
+            return self._no_repeat(ids, scores)  # type: ignore[no-any-return]  # of transformers
+        parts = [
+            self._no_repeat(ids[row : row + 1, count:], scores[row : row + 1])
+            for row, count in enumerate(self._padding)
+        ]
+        return torch.cat(parts)
+
 
 def _column(plans: Sequence[Plan], name: str, device: torch.device | str) -> torch.Tensor:
     """One setting of all plans, shape (n, 1)."""
     return torch.tensor([getattr(plan, name) for plan in plans], device=device)[:, None]
 
 
-def _force(scores: torch.Tensor, rows: Any, token: int) -> None:
-    """Leave these rows only one token to choose."""
+def _force(scores: torch.Tensor, rows: Any, tokens: Sequence[int]) -> None:
+    """Leave these rows only these tokens to choose."""
     scores[rows] = -torch.inf
-    scores[rows, token] = 0.0
+    for token in tokens:
+        scores[rows, token] = 0.0
+
+
+def _no_repeat(size: int) -> Any:
+    """The logits processor of transformers that excludes repeated sequences of ``size`` tokens; None for 0."""
+    if not size:
+        return None
+    from transformers import NoRepeatNGramLogitsProcessor
+
+    return NoRepeatNGramLogitsProcessor(size)
 
 
 class Sampler:
@@ -206,6 +234,7 @@ class RowEnds:
         start: tokens of a row before the first new one, padding included.
         ends: the tokens that end a text.
         decode: turns token ids into text, to find stop strings.
+        stop_strings: transformers' criterion for strings that end all texts and stay in them, or None.
         device: the device of the ids.
 
     Attributes:
@@ -219,9 +248,10 @@ class RowEnds:
         start: int,
         ends: Sequence[int],
         decode: Decode,
+        stop_strings: Callable[[torch.Tensor, Any], torch.Tensor] | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
-        self._start, self._decode = start, decode
+        self._start, self._decode, self._stop_strings = start, decode, stop_strings
         self._ends = torch.tensor(list(ends), dtype=torch.long, device=device)
         self._max_new = torch.tensor([plan.max_new_tokens for plan in plans], device=device)
         # A token has at least one byte, so this many last tokens contain a stop string that has just become complete.
@@ -236,6 +266,8 @@ class RowEnds:
         """Which rows of ``ids`` (n, tokens) have ended, shape (n,)."""
         made = ids.shape[1] - self._start
         ended = (self._max_new <= made) | torch.isin(ids[:, -1], self._ends)
+        if self._stop_strings is not None:
+            ended |= self._stop_strings(ids, None)
         for row, stops, last in self._stops:
             if not self.made[row] and self._has(ids[row, self._start :].tolist(), stops, last):
                 ended[row] = True

@@ -64,6 +64,19 @@ class Provable(Protocol):
     def token_limit(self) -> int: ...  # noqa: D102
 
 
+class Proof(Protocol):
+    """A comparison of answers in batches with answers alone.
+
+    Attributes:
+        tolerance: the largest relative difference that counts as equal.
+    """
+
+    tolerance: float
+
+    def difference(self, mode: Mode) -> float:
+        """Return the largest relative difference between answers in batches of this mode and alone."""
+
+
 class BatchProof:
     """The answers of a loaded handler to each text alone, and comparisons with batches.
 
@@ -78,7 +91,7 @@ class BatchProof:
             LoadError: the model can answer no text, or its answer to a text alone is not repeatable.
         """
         self._handler = handler
-        self.tolerance = TOLERANCES[_number_format(handler)]
+        self.tolerance = TOLERANCES[number_format(handler)]
         self.features: list[Tokens] = []
         self._alone: list[list[torch.Tensor]] = []
         error: Exception | None = None
@@ -162,20 +175,26 @@ class BatchProof:
 
 def _probes(handler: Provable) -> list[Tokens]:
     """Return the features to compare: those of the texts, and the same with random tokens."""
-    marks = [token for name in SPECIAL if (token := getattr(handler.tokenizer, name, None))]
-    texts = [*TEXTS, f"{marks[0] if marks else ''} so {' '.join(map(str, marks))} it goes", _long_text(handler)]
-    features = [feature for text in texts for feature in _features(handler, text)[:2]]
+    texts = [*TEXTS, marked_text(handler), long_text(handler)]
+    features = [feature for text in texts for feature in features_of(handler, text)[:2]]
     rng = np.random.default_rng(0)
-    return features + [_random(handler, feature, rng) for feature in features[1:6]]
+    return features + [random_copy(handler, feature, rng) for feature in features[1:6]]
 
 
 def _plain_probes(handler: Provable) -> list[Tokens]:
     """Return the tokens of the texts as the tokenizer makes them."""
-    found = handler.encode([*TEXTS, _long_text(handler)])
+    found = handler.encode([*TEXTS, long_text(handler)])
     return [tokens for tokens in found if 0 < len(tokens) <= handler.token_limit()]
 
 
-def _features(handler: Provable, text: str) -> list[Tokens]:
+def marked_text(handler: Provable) -> str:
+    """Return a text with the tokenizer's special tokens in it."""
+    marks = [str(token) for name in SPECIAL if (token := getattr(handler.tokenizer, name, None))]
+    return f"{marks[0] if marks else ''} so {' '.join(marks)} it goes"
+
+
+def features_of(handler: Provable, text: str) -> list[Tokens]:
+    """Return the features that a request with this text becomes; none if the task refuses it."""
     try:
         items = handler.decode_request(Request.of({"inputs": handler.example(text)}))
         [found] = handler.preprocess(items)
@@ -184,29 +203,35 @@ def _features(handler: Provable, text: str) -> list[Tokens]:
     return [one for one in (found if isinstance(found, list) else [found]) if isinstance(one, Tokens) and len(one)]
 
 
-def _random(handler: Provable, feature: Tokens, rng: np.random.Generator) -> Tokens:
+def random_copy(handler: Provable, feature: Tokens, rng: np.random.Generator) -> Tokens:
     """Return the feature with random tokens in place of all but the special ones."""
     special = handler.tokenizer.all_special_ids
-    ids = rng.integers(0, getattr(handler.model.config, "vocab_size", None) or len(handler.tokenizer), len(feature))
+    ids = rng.integers(0, getattr(handler.model.config, "vocab_size", None) or len(handler.tokenizer), len(feature.ids))
     kept = np.isin(feature.ids, special) | np.isin(ids, special)
     return replace(feature, ids=np.where(kept, feature.ids, ids))
 
 
-def _long_text(handler: Provable) -> str:
-    """Return a text longer than the windows of the model's attention, and as long as the proof can afford."""
+def long_text(handler: Provable, *, most: int = MAX_LENGTH) -> str:
+    """Return a text longer than the windows of the model's attention, and as long as the proof can afford.
+
+    Args:
+        handler: the handler.
+        most: the most tokens.
+    """
     config, weights = handler.model.config, sum(parameter.numel() for parameter in handler.model.parameters())
     widths = [getattr(config, name, None) for name in WINDOWS]
     flat = [width for given in widths for width in (given if isinstance(given, list) else [given])]
     window = max((width for width in flat if isinstance(width, int)), default=0)
     blocks = 5 + 2 * (getattr(config, "num_random_blocks", None) or 0) if hasattr(config, "block_size") else 2
     wanted = max(64, blocks * window + 7, min(512, WORK // max(1, weights)))
-    words = min(wanted, MAX_LENGTH, handler.token_limit()) - 8
+    words = min(wanted, MAX_LENGTH, most, handler.token_limit()) - 8
     tokens = len(handler.tokenizer("rain " * 8)["input_ids"]) - 2
     count: int = max(2, 8 * words // max(1, tokens))
     return "rain " * count
 
 
-def _number_format(handler: Provable) -> str:
+def number_format(handler: Provable) -> str:
+    """Return the number format that the model computes in, a key of ``TOLERANCES``."""
     asked = handler.settings.dtype
     if asked != "auto" and not handler.engine.packs:  # PyTorch itself is proven before its weights are converted
         return asked

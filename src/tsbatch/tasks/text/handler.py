@@ -18,7 +18,7 @@ from tsbatch.errors import LoadError, PayloadTooLarge, SettingsError, Unprocessa
 from tsbatch.models.packing import PackedEncoder, prove
 from tsbatch.tasks.shared.pretrained import PretrainedHandler
 from tsbatch.tasks.shared.schemas import STRING
-from tsbatch.tasks.text.batch_proof import BatchProof
+from tsbatch.tasks.text.batch_proof import BatchProof, Proof
 from tsbatch.tasks.text.token_features import Tokens, pad
 
 logger = logging.getLogger("tsbatch")
@@ -45,6 +45,8 @@ class TextHandler(PretrainedHandler):
     model_inputs: ClassVar[Sequence[str]] = ("input_ids",)
     takes_types: ClassVar[bool] = False
     """The features of single texts have token types too, if the tokenizer makes any; those of pairs always have."""
+    modes: ClassVar[Sequence[Mode]] = MODES
+    """The modes that ``auto`` tries, from the fastest to the slowest."""
     encoder: PackedEncoder | None = None
     """The packed encoder, if the model runs packed."""
 
@@ -89,9 +91,9 @@ class TextHandler(PretrainedHandler):
         asked, skips = self.settings.batching.mode, self.settings.batching.proof == "skip"
         if skips and asked != "auto" and (asked != "packed" or self._pack(proven=False) is None):
             return Choice(asked, "set in model-config.yaml, without a proof")
-        proof = BatchProof(self)
+        proof = self._proof()
         failures: list[str] = []
-        for mode in MODES if asked == "auto" else (asked,):
+        for mode in self.modes if asked == "auto" else (asked,):
             reason, difference = self._failure(mode, proof)
             if reason is None:
                 choice = Choice(mode, _reason(mode, asked, failures), difference)
@@ -102,7 +104,11 @@ class TextHandler(PretrainedHandler):
                 raise SettingsError(f"model-config.yaml: tsbatch.batching.mode: {mode} cannot be used: {reason}")
         raise AssertionError("one by one equals itself")
 
-    def _failure(self, mode: Mode, proof: BatchProof) -> tuple[str | None, float]:
+    def _proof(self) -> Proof:
+        """Answer the example texts one by one, to compare with batches."""
+        return BatchProof(self)
+
+    def _failure(self, mode: Mode, proof: Proof) -> tuple[str | None, float]:
         """Return why a mode cannot be used, or None, and the largest difference seen."""
         reason = self._pack() if mode == "packed" else None
         if reason is not None:
@@ -290,4 +296,4 @@ def length_error(
 def _reason(mode: Mode, asked: str, failures: Sequence[str]) -> str:
     if asked == mode:
         return "set in model-config.yaml, and its answers are those one by one"
-    return "; ".join(failures) or "the packed run gave the same answers as one by one"
+    return "; ".join(failures) or f"the {mode} run gave the same answers as one by one"
