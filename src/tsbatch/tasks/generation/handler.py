@@ -19,8 +19,9 @@ import torch
 from tsbatch.batching.strategy import Mode
 from tsbatch.protocol.request import Item
 from tsbatch.tasks.generation import generation_config as saved
-from tsbatch.tasks.generation.batch_proof import GenerationProof
+from tsbatch.tasks.generation.generation_proof import GenerationProof
 from tsbatch.tasks.generation.parameters import GenerationOptions, GenerationParameters, samples
+from tsbatch.tasks.generation.recurrent_state import reset_state
 from tsbatch.tasks.generation.token_selection import Plan, RowEnds, RowScores
 from tsbatch.tasks.shared.grouping import Groups, group_equal, run_groups
 from tsbatch.tasks.shared.task_handler import read_json
@@ -178,6 +179,7 @@ class GeneratingHandler(TextHandler):
         if plan.num_beams > 1:
             config.length_penalty, config.early_stopping = plan.length_penalty, plan.early_stopping
         criteria = [ends] if plan.num_beams == 1 else [self.stop_strings] if self.stop_strings else None
+        reset_state(self.model, len(plans) * plan.num_beams)
         generated = self.model.generate(
             **inputs, generation_config=config, logits_processor=[scores], stopping_criteria=criteria
         )

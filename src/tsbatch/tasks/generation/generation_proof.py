@@ -18,6 +18,7 @@ import torch
 
 from tsbatch.batching.strategy import Mode
 from tsbatch.errors import LoadError, first_line
+from tsbatch.tasks.generation.recurrent_state import reset_state
 from tsbatch.tasks.shared.grouping import Groups, group_equal, run_groups
 from tsbatch.tasks.text.batch_proof import (
     TEXTS,
@@ -89,7 +90,7 @@ class GenerationProof:
             reason = first_line(error) if error else "no example text was accepted"
             raise LoadError(f"the model cannot generate: {reason}") from error
         self._scale = float(torch.stack([steps.logits.norm(dim=-1).mean() for steps in self._alone]).mean())
-        # RecurrentGemma continues a prompt of one token from the text before.
+        # The shortest too: a model with a state may take a prompt of one token for the continuation of the last text.
         found = max(self._compare([place]) for place in {0, len(self._prompts) - 1})
         if not found <= self.tolerance:
             raise LoadError(
@@ -136,6 +137,7 @@ class GenerationProof:
         config.max_new_tokens, config.eos_token_id = STEPS, NEVER
         config.output_logits = config.return_dict_in_generate = True
         leading = [] if led is None else [_Leading(led.to(handler.device), start)]
+        reset_state(handler.model, len(inputs["input_ids"]))
         made = handler.model.generate(**inputs, generation_config=config, logits_processor=leading)
         logits = torch.nan_to_num(torch.stack(made.logits, dim=1).float().cpu())
         logits -= logits.mean(dim=-1, keepdim=True)
