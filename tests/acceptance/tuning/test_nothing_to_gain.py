@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from tests.acceptance.tuned import numbers, sleeper, steps_text, tune
 from tests.e2e.support import make_archive
 from tsbatch.tuning.search_space import ModelSettings
@@ -19,7 +21,7 @@ def test_a_server_with_nothing_to_gain_is_left_as_it_is(tmp_path, capsys, server
         capsys, "sleeper", "--live", "--name", server.instance.name, *words, "--output", tmp_path / "out", "--write"
     )
     record_property("steps", steps_text(told))
-    assert told["recommended"] == BEST.to_json()
+    assert told["recommended"] == asdict(BEST)
     assert not told["changed"]
     assert any(note.startswith("nothing to gain") for note in told["notes"])
     assert not (tmp_path / "out" / "model-config.yaml").exists()
