@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from tsbatch._version import __version__
 from tsbatch.errors import SettingsError, Unprocessable
@@ -84,6 +84,13 @@ class Batching(Section):
     isolation_seconds: float = Field(
         default=30.0, gt=0, description="time for finding the bad requests of a failed batch"
     )
+
+    @field_validator("proof")
+    @classmethod
+    def _has_a_mode(cls, value: str, info: ValidationInfo) -> str:
+        if value == "skip" and info.data.get("mode") == "auto":
+            raise ValueError("skip needs a mode other than auto, because auto chooses by the proof")
+        return value
 
 
 class Telemetry(Section):
@@ -215,7 +222,8 @@ def _explain(cls: type[BaseModel], name: str, error: ValidationError) -> list[st
             hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(sorted(known))}"
             lines.append(f"{'.'.join(path)} does not exist; {hint}")
         else:
-            lines.append(f"{'.'.join(path)}: {problem['msg']}, got {_brief.repr(problem['input'])}")
+            message = problem["msg"].removeprefix("Value error, ")  # pydantic's, before those of our own validators
+            lines.append(f"{'.'.join(path)}: {message}, got {_brief.repr(problem['input'])}")
     if len(problems) > MAX_PROBLEMS:
         lines.append(f"and {len(problems) - MAX_PROBLEMS} more")
     return lines

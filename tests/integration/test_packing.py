@@ -111,7 +111,7 @@ def test_what_never_calls_the_registered_function_is_not_proven(kind):
 
 def test_a_wrong_answer_is_not_proven(monkeypatch):
     encoder = PackedEncoder(build("Bert"))
-    encoder._first_position = 1  # positions off by one: plausible and wrong
+    monkeypatch.setattr(encoder, "_positions", lambda ids, mask, layout: layout.positions + 1)  # plausible and wrong
     reason = prove(encoder, batch_of(LENGTHS))
     assert reason
     assert "differ from the one-by-one run" in reason

@@ -42,6 +42,12 @@ def test_everything_has_a_default(config):
     assert settings.limits.response_bytes == 6_553_500, "TorchServe's own default"
 
 
+def test_auto_without_a_proof_is_refused_instead_of_ignored():
+    message = failure({"tsbatch": {"batching": {"proof": "skip"}}})
+    assert message.startswith("model-config.yaml: tsbatch.batching.proof: skip needs a mode other than auto")
+    assert load_settings({"tsbatch": {"batching": {"proof": "skip", "mode": "equal"}}}).batching.mode == "equal"
+
+
 def test_a_whole_section():
     settings = load_settings(
         {

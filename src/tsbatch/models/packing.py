@@ -165,7 +165,6 @@ class PackedEncoder:
         self.on = False
         self.last: Layout | None = None
         self._forward: Callable[..., Any] = self.base.forward
-        self._first_position = 0
         self._padding = _uncounted(self.base)
         _register()
         self._before = model.config._attn_implementation  # noqa: SLF001  transformers has no other way to ask
@@ -215,7 +214,7 @@ class PackedEncoder:
     def _positions(self, ids: torch.Tensor, mask: torch.Tensor, layout: Layout) -> torch.Tensor:
         """Return the position of each token of the row, shape (tokens,)."""
         if self._padding is None:
-            return layout.positions + self._first_position
+            return layout.positions
         # The RoBERTa family does not count padding tokens, not even those inside a text.
         counted = ids.ne(self._padding) & mask.bool()
         positions = counted.cumsum(1) * counted + self._padding

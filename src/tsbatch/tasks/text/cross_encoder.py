@@ -11,6 +11,7 @@ import torch
 
 from tsbatch.errors import LoadError
 from tsbatch.tasks.shared.task_handler import read_json
+from tsbatch.tasks.text.sentence_files import check_keys, make_activation, read_mapping
 
 LIBRARY_FILE: Final = "config_sentence_transformers.json"
 SENTENCE_FILE: Final = "sentence_bert_config.json"
@@ -51,17 +52,17 @@ def read_cross_encoder(model_dir: Path) -> CrossEncoderSettings:
     Raises:
         LoadError: there is a module or a key that tsbatch does not know, and that may change the scores.
     """
-    config = _mapping(model_dir, "config.json")
+    config = read_mapping(model_dir / "config.json")
     modules = read_json(model_dir / "modules.json")
-    library, sentence = _mapping(model_dir, LIBRARY_FILE), _mapping(model_dir, SENTENCE_FILE)
+    library, sentence = read_mapping(model_dir / LIBRARY_FILE), read_mapping(model_dir / SENTENCE_FILE)
     if modules is None:  # then the library does not read these two
         if library.get("default_prompt_name") or library.get("activation_fn"):
             raise LoadError(f"{LIBRARY_FILE}: it has no effect without modules.json; pack the whole folder")
         library, sentence = {}, {}
     else:
         _check_modules(modules)
-        _check_keys(library, LIBRARY_FILE, _LIBRARY_KEYS, _LIBRARY_ONLY)
-        _check_keys(sentence, SENTENCE_FILE, _SENTENCE_KEYS, _SENTENCE_ONLY)
+        check_keys(library, LIBRARY_FILE, known=_LIBRARY_KEYS, fixed=_LIBRARY_ONLY, what="scores")
+        check_keys(sentence, SENTENCE_FILE, known=_SENTENCE_KEYS, fixed=_SENTENCE_ONLY, what="scores")
     where, path = LIBRARY_FILE, library.get("activation_fn")
     if path is None:
         where, saved = "config.json", config.get("sentence_transformers")
@@ -86,13 +87,6 @@ def _check_modules(modules: Any) -> None:
         )
 
 
-def _check_keys(config: Mapping[str, Any], where: str, known: frozenset[str], only: Mapping[str, Any]) -> None:
-    for key, value in config.items():
-        if key not in known and not (key in only and value in (only[key], None)):
-            expected = f"expected {only[key]!r}" if key in only else "tsbatch does not know this key"
-            raise LoadError(f"{where}: {key}: {value!r:.60}: {expected}, and it may change the scores")
-
-
 def _default_prompt(library: Mapping[str, Any]) -> str:
     name, prompts = library.get("default_prompt_name"), library.get("prompts") or {}
     if name is None:
@@ -103,16 +97,7 @@ def _default_prompt(library: Mapping[str, Any]) -> str:
 
 
 def _activation(path: str, where: str) -> torch.nn.Module:
-    made = getattr(torch.nn, path.rpartition(".")[2], None) if path.startswith("torch.nn.") else None
-    try:
-        activation = made() if isinstance(made, type) and issubclass(made, torch.nn.Module) else None
-    except TypeError:
-        activation = None
+    activation = make_activation(path)
     if activation is None or any(True for _ in activation.parameters()):
         raise LoadError(f"{where}: activation_fn: {path} is no activation of torch.nn; write a custom handler")
     return activation.eval()
-
-
-def _mapping(model_dir: Path, name: str) -> Mapping[str, Any]:
-    found = read_json(model_dir / name)
-    return found if isinstance(found, Mapping) else {}

@@ -7,7 +7,7 @@ library (``tasks/text/sentence_library.py``), and an unknown module is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +16,7 @@ import torch
 
 from tsbatch.errors import LoadError
 from tsbatch.tasks.shared.task_handler import read_json
+from tsbatch.tasks.text.sentence_files import check_keys, make_activation, read_mapping
 from tsbatch.tasks.text.sentence_library import Chain, read_modules
 
 Pooling = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -176,10 +177,11 @@ def read_options(model_dir: Path) -> dict[str, Any]:
         LoadError: a file is broken, or has a key that may change the vectors.
     """
     name = next((name for name in _SENTENCE_FILES if (model_dir / name).is_file()), _SENTENCE_FILES[0])
-    sentence = _mapping(read_json(model_dir / name))
-    prompting = _mapping(read_json(model_dir / "config_sentence_transformers.json"))
-    _refuse_unknown(sentence, name, _SENTENCE_KEYS, _SENTENCE_DEFAULTS)
-    _refuse_unknown(prompting, "config_sentence_transformers.json", _PROMPTING_KEYS, _PROMPTING_DEFAULTS)
+    sentence = read_mapping(model_dir / name)
+    where = "config_sentence_transformers.json"
+    prompting = read_mapping(model_dir / where)
+    check_keys(sentence, name, known=_SENTENCE_KEYS, fixed=_SENTENCE_DEFAULTS, what="vectors")
+    check_keys(prompting, where, known=_PROMPTING_KEYS, fixed=_PROMPTING_DEFAULTS, what="vectors")
     return {
         "max_length": sentence.get("max_seq_length"),
         "prompts": prompting.get("prompts") or {},
@@ -197,25 +199,14 @@ def _unproven(modules: Sequence[tuple[str, Path]]) -> str | None:
         if kind not in ("Dense", "Normalize"):
             return "a second Pooling" if kind == "Pooling" else f"the module {kind}"
         if kind == "Dense":
-            config = _mapping(read_json(folder / "config.json"))
-            _refuse_unknown(config, f"{folder.name}/config.json", {*_DENSE_KEYS, *_VECTOR_TO_VECTOR}, {})
+            config = read_mapping(folder / "config.json")
+            known = {*_DENSE_KEYS, *_VECTOR_TO_VECTOR}
+            check_keys(config, f"{folder.name}/config.json", known=known, fixed={}, what="vectors")
             _activation(config, folder)
             for key, value in _VECTOR_TO_VECTOR.items():
                 if config.get(key, value) not in (value, None):
                     return f"a Dense with {key}: {config[key]}"
     return None
-
-
-def _refuse_unknown(config: Mapping[str, Any], where: str, known: Collection[str], only: Mapping[str, Any]) -> None:
-    """Refuse keys that are not known, and those in ``only`` with another value than that."""
-    for key, value in config.items():
-        if key not in known and not (key in only and (value == only[key] or value is None)):
-            expected = f"expected {only[key]!r}" if key in only else "tsbatch does not know this key"
-            raise LoadError(f"{where}: {key}: {value!r:.60}: {expected}, and it may change the vectors")
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 def _read_poolings(folder: Path) -> tuple[str, ...]:
@@ -239,7 +230,7 @@ def _read_poolings(folder: Path) -> tuple[str, ...]:
 def _read_dense(folder: Path, device: torch.device) -> torch.nn.Module:
     from tsbatch.models.loading import load_weights
 
-    config = _mapping(read_json(folder / "config.json"))
+    config = read_mapping(folder / "config.json")
     activation = _activation(config, folder)
     linear = torch.nn.Linear(config["in_features"], config["out_features"], bias=bool(config.get("bias", True)))
     layers = torch.nn.Sequential()
@@ -257,13 +248,9 @@ def _activation(config: Mapping[str, Any], folder: Path) -> torch.nn.Module:
         LoadError: it is not one of torch.nn, or sizes are missing.
     """
     path = str(config.get("activation_function", "torch.nn.modules.activation.Tanh"))
-    made = getattr(torch.nn, path.rsplit(".", 1)[-1], None) if path.startswith("torch.nn.") else None
-    if not (isinstance(made, type) and issubclass(made, torch.nn.Module)):
+    activation = make_activation(path)
+    if activation is None:
         raise LoadError(f"{folder.name}/config.json: not a dense layer that tsbatch knows: activation {path}")
     if "in_features" not in config or "out_features" not in config:
         raise LoadError(f"{folder.name}/config.json: not a dense layer that tsbatch knows: it has no sizes")
-    try:
-        activation: torch.nn.Module = made()
-    except TypeError as error:
-        raise LoadError(f"{folder.name}/config.json: activation {path}: {error}") from None
     return activation

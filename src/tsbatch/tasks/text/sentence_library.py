@@ -52,7 +52,7 @@ def read_modules(model_dir: Path) -> list[tuple[str, Path]]:
     for module in listed:
         described = module if isinstance(module, Mapping) else {}
         package, _, kind = str(described.get("type", "")).rpartition(".")
-        if kind not in ON_STATES | WHOLE or not (package or PACKAGE).startswith(PACKAGE):
+        if kind not in ON_STATES | WHOLE or not f"{package or PACKAGE}.".startswith(f"{PACKAGE}."):
             raise LoadError(f"modules.json: tsbatch does not know the module {package}.{kind}; write a custom handler")
         modules.append((kind, model_dir / str(described.get("path", ""))))
     return modules

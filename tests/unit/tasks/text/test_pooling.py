@@ -218,6 +218,11 @@ def test_the_dimensions_that_the_folder_keeps(tmp_path):
 ORDERS = {
     "no Pooling: the model makes one vector per token": [module("Transformer")],
     "module pylate.models.Dense": [module("Transformer"), module("Dense", "2_Dense", package="pylate.models")],
+    "module sentence_transformers_more.Dense": [
+        module("Transformer"),
+        module("Pooling", "1_Pooling"),
+        module("Dense", "2_Dense", package="sentence_transformers_more"),
+    ],
     r"Dense before Pooling needs the library .* install tsbatch\[sentence-transformers\]": [
         module("Transformer"),
         module("Dense", "2_Dense"),
