@@ -31,6 +31,8 @@ OF_EXTRAS = {
     "shared/attributions.py": {"captum"},
     "images/image_files.py": {"PIL"},
     "audio/sound_files.py": {"soundfile", "soxr"},
+    "text/sentence_library.py": {"sentence_transformers"},
+    "text/token_features.py": {"tokenizers"},  # which transformers needs itself
 }
 """Files that need an extra, and say so when it is not there."""
 CORE_PACKAGES = ("protocol", "batching", "models", "worker", "tasks")

@@ -7,6 +7,7 @@ transformer, run by the library as a whole (:func:`load_whole`). The library is 
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -131,13 +132,11 @@ class Chain:
             LoadError: the library is missing, or cannot load a module.
         """
         _library(reason)
-        from sentence_transformers import models
-
         _check_dense(folder / "config.json" for kind, folder in modules if kind == "Dense")
         self.modules = []
         for kind, folder in modules:
             try:
-                loaded = getattr(models, kind).load(str(folder))
+                loaded = getattr(_module_classes(), kind).load(str(folder))
             except Exception as error:  # the library raises many kinds
                 raise LoadError(f"{folder.name}: {kind} cannot be loaded: {first_line(error)}") from error
             self.modules.append(loaded.to(device).eval().requires_grad_(False))
@@ -160,9 +159,7 @@ class Chain:
 
 def _check_dense(paths: Iterable[Path]) -> None:
     """Refuse options of Dense that this version of the library does not know, since it passes over them."""
-    from sentence_transformers import models
-
-    known = inspect.signature(models.Dense).parameters.keys()
+    known = inspect.signature(_module_classes().Dense).parameters.keys()
     for path in paths:
         config = read_json(path)
         if isinstance(config, Mapping) and config.keys() >= {"in_features", "out_features"}:
@@ -176,6 +173,11 @@ def _check_dense(paths: Iterable[Path]) -> None:
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.shape == other.shape and bool(torch.equal(one, other))
+
+
+def _module_classes() -> Any:
+    """The library's classes of modules; in version 6 this name is an alias, which type checkers do not see."""
+    return importlib.import_module(f"{PACKAGE}.models")
 
 
 def _library(reason: str) -> Any:
